@@ -52,12 +52,15 @@ class Server:
 
     def __init__(self, state: Path, *words: object, as_program: bool = False) -> None:
         self.state = state
-        command = ["serve", "--state", state, "--port", 0, "--device", "cpu", *words]
+        self.start("serve", "--state", state, *words, as_program=as_program)
+
+    def start(self, *words: object, as_program: bool = False) -> None:
+        command = [words[0], "--port", 0, "--device", "cpu", *words[1:]]
         self.process = Program(*command) if as_program else CommandLine(*command, both=True)
         self.log, line = "", ""
-        while "http://" not in self.log and (line := self.process.output.readline()):
+        while "is ready" not in self.log and (line := self.process.output.readline()):
             self.log += line
-        self.port = int(line.split()[1].rpartition(":")[2]) if "http://" in self.log else 0
+        self.port = int(line.split()[1].rpartition(":")[2]) if "is ready" in self.log else 0
         self.token: str | None = None
 
     def __enter__(self) -> Self:
@@ -70,13 +73,21 @@ class Server:
 
     def learner(self) -> int | None:
         """The id of the learner process, if it is running."""
+        replicas = self.replicas()
+        return next((pid for pid, _ in self.processes("spawn_main", "forkserver") if pid not in replicas), None)
+
+    def replicas(self) -> list[int]:
+        """The ids of the replicas: besides the HTTP process, only they start processes that decode."""
+        parents = {parent for _, parent in self.processes("dualnet.serve.decoder")}
+        return sorted(parents - {self.process.pid})
+
+    def processes(self, *commands: str) -> Iterator[tuple[int, int]]:
+        """The ids of other processes of the service with one of these words in their commands, and of their parents."""
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended
-                pid, command = int(folder.name), (folder / "cmdline").read_bytes()
-                started = b"spawn_main" in command or b"forkserver" in command
-                if started and pid != self.process.pid == os.getpgid(pid):
-                    return pid
-        return None
+                pid, command = int(folder.name), (folder / "cmdline").read_text()
+                if any(word in command for word in commands) and pid != self.process.pid == os.getpgid(pid):
+                    yield pid, int((folder / "stat").read_text().rpartition(")")[2].split()[1])
 
     def kill_learner(self) -> None:
         """Returns once the next one has been started."""
@@ -147,6 +158,14 @@ class Server:
 
     def learned(self) -> dict[str, Any]:
         return self.status_when(lambda status: status["waiting"] == 0)
+
+
+class Elsewhere(Server):
+    """`dualnet replica` on a free port."""
+
+    def __init__(self, source: Server, *words: object) -> None:
+        self.start("replica", "--from", f"http://127.0.0.1:{source.port}", *words)
+        self.token = source.token
 
 
 def form(fields: Mapping[str, str | list[str]], *images: bytes) -> tuple[bytes, str]:

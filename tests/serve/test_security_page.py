@@ -8,7 +8,7 @@ import pytest
 from dualnet import files, safe_yaml
 from dualnet.data import decode, heic_pixels, image_header
 from dualnet.experiments import run_log
-from dualnet.serve import connection, decoder, guard, options
+from dualnet.serve import connection, decoder, follower, guard, options
 from dualnet.serve.options import Options
 
 PAGE = Path(__file__).parent.parent.parent / "docs/security.md"
@@ -56,6 +56,7 @@ LIMITS = {
         f"{connection.MAX_CONNECTIONS}; for another one, the one that waits longest for a request is closed"
     ),
     "wrong tokens of a client": f"{guard.MAX_WRONG_TOKENS} in a minute, then 429",
+    "model that a replica reads": f"{follower.MAX_BYTES / 1e9:g} GB",
     "`--most-classes`": f"{DEFAULT.most_classes}",
     "`--most-snapshots`, `--unlabelled-kept`": f"{DEFAULT.most_snapshots}, {DEFAULT.unlabelled_kept}",
 }

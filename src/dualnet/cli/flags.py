@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -76,7 +76,7 @@ def make_parser() -> tuple[Parser, Commands[Parser]]:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     training = (add_run, add_learn, add_search, add_reproduce)
     models = (add_show, add_predict, add_evaluate, add_suggest, add_export, add_edit)
-    for add_command in (*training, add_report, *models, add_serve, add_teach, add_cluster, add_list):
+    for add_command in (*training, add_report, *models, add_serve, add_replica, add_teach, add_cluster, add_list):
         add_command(commands)
     return parser, commands
 
@@ -270,7 +270,25 @@ def add_serve(commands: Commands[Parser]) -> None:
     add = commands.add_parser("serve", help=summary, epilog=epilog).add_argument
     state = "folder for everything that is stored; created if missing (default: %(default)s)"
     add("--state", **OUT, default=Path("runs/live"), help=state)
-    for option in [option for option in dataclasses.fields(Options) if option.metadata]:
+    add_options(add, [option.name for option in dataclasses.fields(Options) if option.metadata])
+
+
+def add_replica(commands: Commands[Parser]) -> None:
+    from dualnet.serve.options import OF_REPLICA
+
+    summary = "answer predictions with the model of a `dualnet serve` elsewhere, also while that cannot be reached"
+    epilog = """POST /v1/predict answers as the service does; GET /healthz has status 200 once there is a model. The
+    token is sent to the service, and requests must send it too."""
+    add = commands.add_parser("replica", help=summary, epilog=epilog).add_argument
+    add("--from", required=True, dest="source", metavar="URL", help="address of the service to follow")
+    add_options(add, OF_REPLICA)
+
+
+def add_options(add: Callable[..., Any], names: Sequence[str]) -> None:
+    """Flags for options of the service."""
+    from dualnet.serve.options import Options
+
+    for option in [option for option in dataclasses.fields(Options) if option.name in names]:
         flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
         if option.type is bool:
             add(flag, action="store_true", help=text)

@@ -12,12 +12,8 @@ from rich.progress import track
 
 from dualnet.cli.terminal import fail, print_line, show_warning
 from dualnet.data.class_folders import files_by_class, find_classes, images_in
+from dualnet.serve.client import httpx, open_client
 from dualnet.serve.options import read_token
-
-try:
-    import httpx
-except ModuleNotFoundError as error:
-    raise ValueError("`dualnet teach` needs httpx; install it with pip install 'dualnet[serve]'") from error
 
 RETRY_SECONDS = 30.0  # how long to retry while the service is busy or restarting
 TIMEOUT_SECONDS = 60.0  # of a request
@@ -92,15 +88,7 @@ class Client:
     """Sends requests, and retries them while the service is busy or unreachable."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.url = url
-        try:
-            self.http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-            valid = self.http.base_url.scheme in ("http", "https") and self.http.base_url.host
-        except httpx.InvalidURL:
-            valid = False
-        if not valid:
-            raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000")
+        self.url, self.http = url, open_client(url, "--url", token, TIMEOUT_SECONDS)
 
     def request(self, method: str, path: str, **content: Any) -> tuple[int, Any]:
         """The status and the parsed body, None if it is not JSON. `content` is that of `httpx.Client.request`.

@@ -33,15 +33,34 @@ def write(folder: Path, step: int, taken: Snapshot, kept: int = KEPT) -> str:
 
     Those of later steps are deleted too: they were damaged when the run resumed from an earlier one.
     """
-    tree, tensors = taken
-    stated = digest(tree, tensors)
-    content = json.dumps({"digest": stated, "tree": tree})
+    content, stated = encode(taken)
     folder.mkdir(exist_ok=True)
-    atomic.write(file_of(folder, step), safetensors.torch.save(tensors, {METADATA: content}))
+    atomic.write(file_of(folder, step), content)
     existing = steps(folder)
     for old in set(existing) - set([other for other in existing if other <= step][-kept:]):
         file_of(folder, old).unlink(missing_ok=True)
     return stated
+
+
+def encode(taken: Snapshot) -> tuple[bytes, str]:
+    """The content of a file, and its digest."""
+    tree, tensors = taken
+    stated = digest(tree, tensors)
+    return safetensors.torch.save(tensors, {METADATA: json.dumps({"digest": stated, "tree": tree})}), stated
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], str]:
+    """The inverse of `encode`. Raises ValueError, or another of READ_ERRORS, if the content is damaged."""
+    try:
+        tensors, content = safetensors.torch.load(data), read_metadata(data)
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+    if digest(content["tree"], tensors) != content["digest"]:
+        raise ValueError("its content does not match its digest")
+    tree = restore_tensors(content["tree"], tensors)
+    if not isinstance(tree, dict):
+        raise ValueError("it is not a mapping")
+    return tree, content["digest"]
 
 
 class Saved(NamedTuple):
@@ -56,18 +75,12 @@ def load(folder: Path, step: int, expected: Mapping[str, Any] | None = None) -> 
     """The checkpoint of a step. Raises ValueError, one line, if it is damaged or lacks one of the `expected` values."""
     file = file_of(folder, step)
     try:
-        data = read_bytes(file, MAX_BYTES)
-        tensors, content = safetensors.torch.load(data), read_metadata(data)
-        if digest(content["tree"], tensors) != content["digest"]:
-            raise ValueError("its content does not match its digest")
-        tree = restore_tensors(content["tree"], tensors)
-        if not isinstance(tree, dict):
-            raise ValueError("it is not a mapping")
+        tree, stated = decode(read_bytes(file, MAX_BYTES))
         for key, value in (expected or {}).items():
             if tree.get(key) != value:
                 raise ValueError(f"it belongs to another run: its {key} is {tree.get(key)}, not {value}")
-        return Saved(step, tree, content["digest"])
-    except (*READ_ERRORS, safetensors.SafetensorError) as error:
+        return Saved(step, tree, stated)
+    except READ_ERRORS as error:
         raise ValueError(f"damaged checkpoint {describe_file_error(file, error)}") from error
 
 

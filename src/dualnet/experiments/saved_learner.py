@@ -35,14 +35,19 @@ def state_of(learner: Learner) -> dict[str, Any]:
 
 def make(content: Mapping[str, Any], device: str) -> tuple[Learner, tuple[str, ...]]:
     """The learner of a checkpoint and its class names. Imports the code that its options name: see `check_trusted`."""
+    learner, class_names = make_empty(content, device)
+    load_state(learner, content)
+    return learner, class_names
+
+
+def make_empty(content: Mapping[str, Any], device: str) -> tuple[Learner, tuple[str, ...]]:
+    """The same without its state."""
     name, config = parse_learner(content["options"])
     spec, class_names = read_stream(content["stream"])
     try:
-        learner = make_learner(name, spec, config, content["seed"], device, fresh=False)
+        return make_learner(name, spec, config, content["seed"], device, fresh=False), class_names
     except RuntimeError as error:  # it is too large
         raise ValueError(f"its learner cannot be made ({describe_error(error)})") from error
-    load_state(learner, content)
-    return learner, class_names
 
 
 def load_state(learner: Learner, content: Mapping[str, Any]) -> None:
@@ -92,7 +97,7 @@ def code_paths(options: Any) -> dict[str, str]:
     return {key: name for key, name in names.items() if "." in name and not name.startswith(PREFIX)}
 
 
-def check_trusted(options: Any, folder: Path, trust: bool | Collection[str]) -> None:
+def check_trusted(options: Any, folder: Path | str, trust: bool | Collection[str]) -> None:
     """Raises ValueError if the options of a learner name code from outside this package: loading it runs that code.
 
     `trust` is True for any code, or the import paths that are trusted.

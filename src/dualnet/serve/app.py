@@ -3,76 +3,42 @@
 import asyncio
 import json
 import shutil
-import sqlite3
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import numpy as np
-import torch
-from fastapi import FastAPI, Form, Query, Request, UploadFile
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi import FastAPI, Form, Query, Request
+from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.background import BackgroundTask
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartParser
-from torch import Tensor
 
-from dualnet import __version__
 from dualnet.serve import schema, state_folder
-from dualnet.serve.errors import DISK_ERRORS, RequestError, disk_message, validation_message
+from dualnet.serve.errors import RequestError
 from dualnet.serve.images import to_png, to_tensor
 from dualnet.serve.onnx import exclusive, export_onnx
+from dualnet.serve.prediction import add_prediction, check_number, decode_all, new_app
 from dualnet.serve.service import Service
 
 STATIC = Path(__file__).with_name("static")
 EXPORTS: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
 POLL_SECONDS = 0.2  # between checks for new events
 KEEP_ALIVE_SECONDS = 15.0
-HANDLED = (RequestError, RequestValidationError, HTTPException, *DISK_ERRORS, Exception)
 
 
 def make_app(service: Service) -> FastAPI:
     options, journal, onnx_lock = service.options, service.journal, threading.Lock()
-    MultiPartParser.spool_max_size = options.most_bytes  # no temporary files: the guard has the body in memory
-    app = FastAPI(
-        title="DualNet live learner",
-        version=__version__,
-        responses=schema.RESPONSES,
-        redirect_slashes=False,
-        docs_url=None,  # these pages load scripts from a CDN
-        redoc_url=None,
-        exception_handlers=dict.fromkeys(HANDLED, handle_error),
-    )
-
-    def check_number(images: Sequence[Any]) -> None:
-        if len(images) > options.most_images:
-            raise RequestError(413, f"{len(images)} images; at most {options.most_images} are allowed (--most-images)")
-
-    def decode_all(images: list[UploadFile]) -> Tensor:
-        check_number(images)
-        decode, size = service.decoders.decode, service.image_size
-        pixels = [decode(file.file.read(), size, f"image {number}") for number, file in enumerate(images)]
-        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
-
-    # Prediction
-
-    @app.post("/v1/predict")
-    def predict(image: schema.Images, top: schema.Top = 5) -> schema.Predictions:
-        """The most probable classes of one or several images."""
-        version, predictions = service.predict(decode_all(image), top)
-        return schema.Predictions(version=version, predictions=predictions)
+    app = new_app("DualNet live learner", options)
+    add_prediction(app, service)
 
     @app.get("/v1/predictions")
     def predict_stored(ids: schema.Ids, top: schema.Top = 5) -> schema.Predictions:
         """The most probable classes of stored examples; none for an example whose image is no longer stored."""
-        check_number(ids)
+        check_number(ids, options)
         stored = journal.images(ids)
         version, predictions = service.predict(to_tensor([*stored.values()]), top) if stored else ("", [])
         by_id = dict(zip(stored, predictions, strict=True))
@@ -102,7 +68,7 @@ def make_app(service: Service) -> FastAPI:
         labels = labels * len(image) if len(labels) == 1 else labels
         if len(labels) != len(image):
             raise RequestError(422, f"{len(labels)} labels for {len(image)} images; give one per image, or one for all")
-        images = decode_all(image)
+        images = decode_all(service, image)
         answers = service.predict(images, top)[1] if top else [None] * len(ids)
         position, duplicates = journal.add_examples(ids, images.numpy(), labels, new_class)
         service.notify_learner(position)
@@ -191,6 +157,14 @@ def make_app(service: Service) -> FastAPI:
         service.call("pause", pause.paused)
         return service.status()["background"]
 
+    @app.get("/v1/model", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+    def get_model(request: Request, frozen: str = "") -> Response:
+        """What predicts, in one file, for `dualnet replica`; without the frozen encoder if its digest is given."""
+        if request.headers.get("if-none-match") == (tag := service.tag_of_model()):
+            return Response(status_code=304, headers={"ETag": tag})
+        tag, content = service.packed_model(frozen)
+        return Response(content, media_type="application/octet-stream", headers={"ETag": tag})
+
     @app.get("/v1/events", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
     async def events(request: Request, after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> StreamingResponse:
         """Server-sent events: `status` with what a publication has changed, and `notice`. Past events come first."""
@@ -271,19 +245,3 @@ async def event_stream(service: Service, after: int) -> AsyncIterator[str]:
             yield ": \n\n"
         await asyncio.sleep(POLL_SECONDS)
         idle += POLL_SECONDS
-
-
-async def handle_error(_: Request, error: Exception) -> JSONResponse:
-    """All error responses have the same body."""
-    match error:
-        case RequestError():
-            response = error
-        case RequestValidationError():
-            response = RequestError(422, validation_message(error.errors()[0]))
-        case HTTPException():  # raised by FastAPI itself
-            response = RequestError(error.status_code, error.detail, **error.headers or {})
-        case OSError() | sqlite3.DatabaseError():
-            response = RequestError(507, disk_message(error))
-        case _:
-            response = RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
-    return JSONResponse(response.body, response.status, response.headers)

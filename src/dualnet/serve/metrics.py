@@ -25,6 +25,11 @@ class Metrics(Collector):
         text = "From a write to the journal until predictions include it."
         self.learn_seconds = Histogram("dualnet_learn_seconds", text, buckets=LEARN_BUCKETS, registry=registry)
 
+    def on_predicted(self, count: int, seconds: float) -> None:
+        """After the images of a request were predicted."""
+        self.predictions.inc(count)
+        self.predict_seconds.observe(seconds)
+
     def collect(self) -> Iterator[Metric]:
         status, notices = self.state()
         gauges = {

@@ -10,6 +10,8 @@ DEFAULT_IMAGE_SIZE = 64  # pixels, of a new model
 MIN_TOKEN = 16  # characters
 PRIVATE = 0o077  # the umask: other users can read nothing that is stored
 
+OF_REPLICA = ("host", "port", "token_file", "device", "most_bytes", "most_images", "most_requests", "client_seconds")
+
 
 def option(default: Any, text: str, at_least: float | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})
@@ -46,6 +48,7 @@ class Options:
     unlabelled_kept: int = option(2000, "number of unlabelled images to keep, the newest", at_least=0)
     most_snapshots: int = option(20, "maximum number of snapshots", at_least=0)
     save_seconds: float = option(30.0, "seconds between checkpoints", at_least=0)
+    replicas: int = option(0, "number of processes that predict; 0: the process of the HTTP server", at_least=0)
     # Limits
     most_bytes: int = option(20_000_000, "maximum size of a request body", at_least=1)
     most_images: int = option(50, "maximum number of images in a request", at_least=1)

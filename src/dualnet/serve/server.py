@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 import uvicorn
 from filelock import FileLock, Timeout
+from starlette.types import ASGIApp
 
 from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
@@ -17,6 +17,8 @@ from dualnet.serve.connection import MAX_ACCEPTED, MAX_QUEUED, Connection
 from dualnet.serve.guard import Guard
 from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.repair import check, repair
+from dualnet.serve.replica import prepare
+from dualnet.serve.replicas import Replicas
 from dualnet.serve.service import Service
 
 STOP_SECONDS = 2  # for requests in progress
@@ -36,8 +38,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     os.umask(PRIVATE)
     options.state.mkdir(parents=True, exist_ok=True)
     options.state.chmod(0o700)
-    torch.set_num_threads(1)  # the other cores are for the learner process
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
+    prepare()
     with locked_state(options), bound_socket(options) as listener:
         state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
@@ -50,20 +51,36 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
             raise state_folder.failure(error, options) from error
         try:
             service.start()
-            app = Guard(make_app(service), options, token, service.metrics.requests)
-            config = uvicorn.Config(
-                app, log_level="error", access_log=False, server_header=False, date_header=False, lifespan="off",
-                http=Connection, ws="none", backlog=MAX_ACCEPTED, headers=list(HEADERS.items()),
-                timeout_keep_alive=options.client_seconds, timeout_graceful_shutdown=STOP_SECONDS,
-            )  # fmt: skip
-            for logger in ("asyncio", "uvicorn.error"):
-                logging.getLogger(logger).addFilter(once_a_minute())
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            address = f"http://{host}:{listener.getsockname()[1]}"
-            Server(config, service, lambda: on_ready(address)).run([listener])
+            app, start = make_app(service), lambda: None
+            if options.replicas:
+                app = replicas = Replicas(app, service)
+                start = replicas.start
+            app = Guard(app, options, token, service.metrics.requests)
+            run_server(app, options, listener, on_ready, start, service.end_events)
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
+
+
+def run_server(
+    app: ASGIApp,
+    options: Options,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
+    on_exit: Callable[[], None] = lambda: None,
+) -> None:
+    """Until SIGINT or SIGTERM. `on_start` is called in the event loop, `on_exit` at the signal."""
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, server_header=False, date_header=False, lifespan="off",
+        http=Connection, ws="none", backlog=MAX_ACCEPTED, headers=list(HEADERS.items()),
+        timeout_keep_alive=options.client_seconds, timeout_graceful_shutdown=STOP_SECONDS,
+    )  # fmt: skip
+    for logger in ("asyncio", "uvicorn.error"):
+        logging.getLogger(logger).addFilter(once_a_minute())
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    Server(config, on_start, lambda: on_ready(address), on_exit).run([listener])
 
 
 def verify(options: Options) -> str:
@@ -113,16 +130,19 @@ def once_a_minute() -> Callable[[logging.LogRecord], bool]:
 
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, on_start: Callable[[], None], on_ready: Callable[[], None], on_exit: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self.service, self.on_ready = service, on_ready
+        self.on_start, self.on_ready, self.on_exit = on_start, on_ready, on_exit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self.on_start()
         for listener in sockets or []:
             listener.listen(MAX_QUEUED)  # asyncio has set it to `backlog`, by which it means both limits
         self.on_ready()  # from now on a signal ends the service in order
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        self.service.stopping = True  # ends the event streams
+        self.on_exit()
         super().handle_exit(sig, frame)  # pyright: ignore[reportArgumentType]

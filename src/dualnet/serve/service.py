@@ -7,9 +7,10 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +22,9 @@ from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal
 from dualnet.serve.metrics import Metrics
 from dualnet.serve.options import Options
-from dualnet.serve.schema import Class, Prediction
+from dualnet.serve.prediction import predict_named
+from dualnet.serve.published_model import Source, tag_of
+from dualnet.serve.schema import Prediction
 from dualnet.serve.serving_model import ServingModel
 
 MAX_EVENTS = 200  # in memory
@@ -32,6 +35,13 @@ REPLY_SECONDS = 60.0  # for the learner to carry out a command
 STOP_SECONDS = 30.0  # for the learner to save
 SPAWN = multiprocessing.get_context("spawn")
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # delays before the learner is restarted for the first, second, ... time
+
+
+def spawn(name: str, target: Callable[..., None], *arguments: Any) -> BaseProcess:
+    process = SPAWN.Process(target=target, args=arguments, name=name, daemon=True)
+    with blocked_signals():
+        process.start()
+    return process
 
 
 class Service:
@@ -50,7 +60,7 @@ class Service:
         self.tickets = itertools.count(1)
         # By ticket of a command in progress: its result; or, if it failed, HTTP status and message.
         self.replies: dict[int, tuple[Any, tuple[int, str] | None] | None] = {}
-        self.sending = threading.Lock()
+        self.sending, self.packing = threading.Lock(), threading.Lock()
         self.changed = threading.Condition()  # notified after every message from the learner
         self.notices: Counter[str] = Counter()  # by kind
         self.metrics = Metrics(lambda: (self.status(), self.notices))
@@ -58,7 +68,11 @@ class Service:
         self.last_written = 0  # the newest of all these
         self.model: ServingModel | None = None  # predicts
         self.spare: ServingModel | None = None  # receives the next weights, while the other one predicts
+        self.published: tuple[Mapping[str, Any], bytes] = {}, b""  # the last status and weights
+        self.on_weights: Callable[[Mapping[str, Any], bytes], None] = lambda status, weights: None  # for replicas
+        self.num_replicas: Callable[[], int] = lambda: 0  # that have the newest weights
         self.decoders = Decoders()
+        self.source: Source | None = None  # of the models that replicas elsewhere follow
         self.stopping = False
         self.failure: ValueError | OSError | None = None  # during the start
         self.alive = False
@@ -81,11 +95,7 @@ class Service:
 
     def launch(self) -> None:
         self.link, learner_link = SPAWN.Pipe()
-        arguments = (self.options, learner_link)
-        self.process = SPAWN.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
-        with blocked_signals():
-            self.process.start()
-            self.alive = True
+        self.process, self.alive = spawn("dualnet-learner", worker.main, self.options, learner_link), True
         learner_link.close()
 
     def supervise(self) -> None:
@@ -126,6 +136,8 @@ class Service:
         # A request that sees the model needs a status; one that sees the new status needs the new model.
         self.learner_status = self.learner_status or status
         self.model, self.spare = spare, self.model or ServingModel(self.options)
+        self.published = status, weights
+        self.on_weights(status, weights)
         self.on_status(status)
         while self.unpublished and self.unpublished[0][0] <= status["position"]:
             self.metrics.learn_seconds.observe(time.monotonic() - self.unpublished.popleft()[1])
@@ -221,6 +233,9 @@ class Service:
         if self.options.synchronous:
             self.wait_until_learned(position)
 
+    def end_events(self) -> None:
+        self.stopping = True  # ends the event streams
+
     def stop(self) -> None:
         """Let the learner save and end, or kill it if it does not: the journal has everything acknowledged."""
         self.stopping = True
@@ -234,22 +249,29 @@ class Service:
 
     # Queries
 
+    def tag_of_model(self) -> str:
+        return tag_of(self.published[0], self.journal.classes())
+
+    def packed_model(self, known: str) -> tuple[str, bytes]:
+        """The tag and the file of the published model, for a replica that knows frozen weights of this digest."""
+        assert self.model is not None
+        with self.packing:  # one at a time
+            self.source = self.source or Source(self.model.model)
+            (status, weights), names = self.published, self.journal.classes()
+            return tag_of(status, names), self.source.pack(status, weights, names, known)
+
     @property
     def image_size(self) -> int:
         assert self.model is not None
-        return self.model.model.learner.spec.image_shape[1]
+        return self.model.image_size
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
         """The version of the model, and the most probable classes of each image."""
         assert self.model is not None
-        with self.metrics.predict_seconds.time():
-            version, predictions = self.model.predict(images, top)
-        self.metrics.predictions.inc(len(images))
-        names = self.journal.classes()  # a class that was just removed is not among them
-        rows = [zip(map(int, row.classes), row.probabilities, strict=True) for row in predictions]
-        classes = [[Class(name=names[number], probability=p) for number, p in row if number in names] for row in rows]
-        is_unknown = [prediction.unknown for prediction in predictions]
-        return version, [Prediction(classes=row, unknown=new) for row, new in zip(classes, is_unknown, strict=True)]
+        began = time.perf_counter()
+        version, predictions = predict_named(self.model, images, top, lambda _: self.journal.classes())
+        self.metrics.on_predicted(len(images), time.perf_counter() - began)
+        return version, predictions
 
     def status(self) -> dict[str, Any]:
         """The response to `GET /v1/status`."""
@@ -276,6 +298,7 @@ class Service:
             "losses": learner["losses"],
             "background": learner["background"],
             "rolled_back": self.notices["rolled_back"],
+            "replicas": self.num_replicas(),
         }
 
     def classes(self) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The model that serves predictions: a copy of what the learner predicts by, so that predictions never wait for it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,14 @@ MAX_BATCH = 16  # images predicted together
 class ServingModel:
     """A model as of one publication."""
 
-    def __init__(self, options: Options) -> None:
-        """The saved model, without what only learning needs, and with the averaged weights as its weights."""
-        self.version, self.lock = "", threading.Lock()
-        self.model = load(options.state / state_folder.MODEL, state_folder.device_of(options))
+    def __init__(self, options: Options, model: Model | None = None) -> None:
+        """Of this model, or the saved one: without what only learning needs, and with averaged weights as its weights.
+
+        Those of this one are changed.
+        """
+        self.status: Mapping[str, Any] = {"version": ""}
+        self.lock = threading.Lock()
+        self.model = model or load(options.state / state_folder.MODEL, state_folder.device_of(options))
         self.write(publication(self.model))
         self.model.learner.ema, self.model.examples = None, Examples()
         for memory in self.model.learner.memories:
@@ -42,10 +46,18 @@ class ServingModel:
         if learner.closed_form is not None:
             learner.closed_form.is_solved = True
 
-    def update(self, status: dict[str, Any], content: bytes) -> None:
+    @property
+    def image_size(self) -> int:
+        return self.model.learner.spec.image_shape[1]
+
+    @property
+    def version(self) -> str:
+        return self.status["version"]
+
+    def update(self, status: Mapping[str, Any], content: bytes | memoryview) -> None:
         flat = torch.from_numpy(np.frombuffer(content, np.float32).copy())  # NumPy copies without holding the GIL
         with self.lock:
-            self.version, self.model.class_names = status["version"], status["classes"]
+            self.status, self.model.class_names = status, status["classes"]
             learner = self.model.learner
             while learner.spec.num_classes > len(self.model.class_names):
                 learner.remove_class(0)
@@ -53,16 +65,17 @@ class ServingModel:
                 learner.add_classes(missing)
             self.write(flat)
 
-    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
-        """The version of the model, and a prediction for each image; without classes if there is nothing to tell apart.
+    def predict(self, images: Tensor, top: int) -> tuple[Mapping[str, Any], list[Prediction]]:
+        """The status of the publication, and a prediction for each image.
 
-        A closed-form head knows the classes that have images, and needs two of them.
+        They have no classes if there is nothing to tell apart: a closed-form head knows the classes that have images,
+        and needs two of them.
         """
         with self.lock:
             head = self.model.learner.closed_form
             if not self.model.class_names or (head is not None and (head.counts > 0).sum() < 2):
-                return self.version, [Prediction((), ())] * len(images)
-            return self.version, predict(self.model, images, top)
+                return self.status, [Prediction((), ())] * len(images)
+            return self.status, predict(self.model, images, top)
 
 
 def predict(model: Model, images: Tensor, top: int) -> list[Prediction]:
@@ -72,11 +85,22 @@ def predict(model: Model, images: Tensor, top: int) -> list[Prediction]:
 
 def published_tensors(learner: Learner) -> Iterator[tuple[str, Tensor]]:
     """What predictions depend on and learning changes: neither a frozen encoder nor the sums of a closed-form head."""
-    frozen = [module for module in learner.modules() if isinstance(module, BaseEncoder) and module.frozen]
-    fixed = {id(value) for encoder in frozen for value in (*encoder.parameters(), *encoder.buffers())}
+    fixed = frozen_ids(learner)
     yield from ((name, value) for name, value in prediction_tensors(learner) if id(value) not in fixed)
     if (head := learner.closed_form) is not None:
         yield from ((name, getattr(head, name)) for name in FOR_PREDICTION)
+
+
+def frozen_tensors(learner: Learner) -> dict[str, Tensor]:
+    """What predictions depend on and learning does not change."""
+    fixed = frozen_ids(learner)
+    return {name: value for name, value in prediction_tensors(learner) if id(value) in fixed}
+
+
+def frozen_ids(learner: Learner) -> set[int]:
+    """Of the tensors of a frozen encoder."""
+    frozen = [module for module in learner.modules() if isinstance(module, BaseEncoder) and module.frozen]
+    return {id(value) for encoder in frozen for value in (*encoder.parameters(), *encoder.buffers())}
 
 
 @torch.no_grad()

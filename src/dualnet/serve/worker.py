@@ -47,7 +47,7 @@ def main(options: Options, link: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     warnings.showwarning = lambda message, *_, **__: link.send(("notice", "warning", str(message)))
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core is for the HTTP process
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1 - options.replicas))  # one is for the HTTP process
     lock = FileLock(options.state / state_folder.LEARNER_LOCK)  # the learner of a killed service may still be running
     try:
         with lock:
