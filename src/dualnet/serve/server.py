@@ -131,7 +131,11 @@ def once_a_minute() -> Callable[[logging.LogRecord], bool]:
 
 class Server(uvicorn.Server):
     def __init__(
-        self, config: uvicorn.Config, on_start: Callable[[], None], on_ready: Callable[[], None], on_exit: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        on_start: Callable[[], None],
+        on_ready: Callable[[], None],
+        on_exit: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self.on_start, self.on_ready, self.on_exit = on_start, on_ready, on_exit
