@@ -1,7 +1,9 @@
 """What is refused by its headers alone, and that the memory and time of a decode are what the header says at most."""
 
 import io
+import struct
 import time
+import zlib
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +19,7 @@ from image_structures import (
     gif,
     heic_grid,
     jpeg_segment,
+    part_of,
     png,
     scans,
     tiff,
@@ -44,6 +47,22 @@ def read(data: bytes) -> np.ndarray:
 SQUARE = Image.new("RGB", (64, 64), (200, 100, 50))
 JPEG = encoded(SQUARE, "JPEG")
 HEIC = encoded(SQUARE, "HEIF")
+
+
+def with_place(heic: bytes) -> bytes:
+    """The last item has three times the bytes of the file."""
+    places = part_of(heic, b"iloc")
+    return heic.replace(places, places[:-4] + struct.pack(">I", 3 * len(heic)))
+
+
+def one_scan(width: int, height: int) -> bytes:
+    """The first scan of a progressive JPEG, and no other."""
+    data = scans(64, 64, 1)
+    at = data.index(b"\xff\xc2") + 5
+    data = data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
+    return data[: data.index(b"\xff\xc4", data.index(b"\xff\xda"))] + data[-2:]
+
+
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a tile larger than the image": (
         lambda: tiff(10, 10, tile=(20_000, 20_000)),
@@ -74,9 +93,22 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         "more than 10 MB of metadata",
     ),
     "a PNG of chunks": (lambda: png(64, 64, before=chunk(b"abCd", b"") * 2000), "too many small parts"),
+    "bytes between segments": (lambda: JPEG[:2] + b"\xff" * 2000 + JPEG[2:], "too many small parts"),
+    "small segments in a long file": (
+        lambda: with_segments(JPEG, *[jpeg_segment(0xE1, b"Exif\0\0" + bytes(990))] * 2000),
+        "too many small parts",
+    ),
+    "profiles that expand": (
+        lambda: png(64, 64, before=chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1_000_000))) * 21),
+        "21 compressed texts and profiles",
+    ),
     "pixels without end": (lambda: png(8000, 8000), "8000 x 8000 is more than 50 megapixels"),
     "a long side": (lambda: png(70_000, 1), "70000 x 1 has a side of more than 65535"),
     "a GIF of blocks": (lambda: gif(8, 8, before=b"!\xfe" + b"\1a" * 2000 + b"\0"), "too many small parts"),
+    "a GIF of blocks in a long file": (
+        lambda: gif(8, 8, before=b"!\xfe" + (b"\xff" + bytes(255)) * 2000 + b"\0") + bytes(9_000_000),
+        "too many small parts",
+    ),
     "a frame larger than the picture": (lambda: gif(8, 8, frame=(60_000, 60_000)), "60000 x 60000 is more than 50"),
     "a WebP of chunks": (lambda: webp(8, 8, webp_chunk(b"TEST", b"") * 2000), "too many small parts"),
     "a canvas": (lambda: webp(16_000, 16_000), "16000 x 16000 is more than 50 megapixels"),
@@ -85,6 +117,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a grid of one tile": (lambda: heic_grid(SQUARE, 99, 99, 64, 64), "40144896 pixels in the tiles of an image of 64"),
     "a grid that lies": (lambda: heic_grid(SQUARE, 1, 1, 60_000, 900), "60000 x 900 is more than 50 megapixels"),
     "a HEIC of boxes": (lambda: HEIC[: HEIC[3]] + box(b"free", b"") * 5000 + HEIC[HEIC[3] :], "more than 2000 parts"),
+    "the same bytes in many parts": (lambda: with_place(heic_grid(SQUARE, 2, 2, 100, 100)), "more bytes than the file"),
     "nothing": (lambda: png(0, 5), "0 x 5 has no pixels"),
 }
 
@@ -131,6 +164,7 @@ def kinds(side: int) -> dict[str, bytes]:
     return {
         "jpeg": encoded(noise, "JPEG", quality=95),
         "progressive": scans(side, side, 100),
+        "one scan": one_scan(side, side),
         "cmyk": encoded(noise.convert("CMYK"), "JPEG", progressive=True),
         "png": encoded(noise, "PNG", compress_level=1),
         "png colour": encoded(noise, "PNG", compress_level=1, transparency=(1, 2, 3)),
@@ -141,6 +175,7 @@ def kinds(side: int) -> dict[str, bytes]:
         "webp alpha": encoded(Image.new("RGBA", noise.size), "WEBP", method=0),
         "gif": encoded(Image.new("P", noise.size), "GIF", transparency=0),
         "strips": encoded(noise, "TIFF", compression="tiff_lzw"),
+        "many strips": tiff(10, 65_535, {259: (3, 1), 278: (4, 1)}, strips=65_535, pixels=bytes(10)),
         "turned": encoded(noise.convert("RGBA"), "TIFF", compression="tiff_lzw", tiffinfo={**wide, 274: 6}),
         "jpeg in tiff": encoded(noise, "TIFF", compression="jpeg"),
         "fax": encoded(noise.convert("1"), "TIFF", compression="group4"),

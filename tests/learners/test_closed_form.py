@@ -6,6 +6,8 @@ import contract
 import pytest
 import torch
 
+from dualnet.nets.closed_form import UNKNOWN
+
 # About losses on labels and weights that labels train; and grey images, of which the slow learner has no views.
 NOT_HELD = {
     "test_losses_are_finite_and_detached",
@@ -56,3 +58,4 @@ def test_the_sums_follow_an_encoder_that_learns(small_learner, stream):
         expected.index_add_(0, batch.labels[labelled], learner.features(batch.images)[labelled].double())
     assert not torch.allclose(before, expected, rtol=1e-4)
     torch.testing.assert_close(head.sums, expected, rtol=1e-2, atol=1e-2)  # of other batches, in half precision
+    assert head.temperature != 1 and head.threshold(0.05) < UNKNOWN, "calibrated by the memory"

@@ -45,20 +45,16 @@ def names_of(rows: list[int]) -> list[str]:
     return [NAMES[row % 3] for row in rows]
 
 
-def logits_of(model: Model, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Before the temperature, which is fitted at times; by class name."""
-    head = model.learner.closed_form
-    assert head is not None
-    values = head.discriminants(head.whitened(model.learner.features(pixels)))
-    values = values - values.mean(dim=1, keepdim=True)
-    return {name: values[:, number] for number, name in enumerate(model.class_names)}
+def outputs_of(model: Model, pixels: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Probabilities by class name, and how far the novelty is above the threshold."""
+    probabilities, novelty = model.outputs(pixels)
+    return dict(zip(model.class_names, probabilities.T, strict=True)), novelty - model.threshold(0.05)
 
 
 def assert_same(model: Model, other: Model, pixels: torch.Tensor) -> None:
-    first, second = logits_of(model, pixels), logits_of(other, pixels)
-    assert first.keys() == second.keys()
-    for name in first:
-        torch.testing.assert_close(first[name], second[name], atol=1e-6, rtol=1e-6)
+    (first, novelty), (second, other_novelty) = outputs_of(model, pixels), outputs_of(other, pixels)
+    torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(novelty, other_novelty, atol=1e-4, rtol=1e-6)  # in single precision
 
 
 @settings(max_examples=20, deadline=None)
@@ -154,6 +150,13 @@ def test_images_unlike_all_classes_are_unknown(make: Make, pixels):
     assert sum(prediction.unknown for prediction in model.predict(pixels, unknown=0.01)) <= 2
     with pytest.raises(ValueError, match="unknown: 5 is not a share"):
         model.predict([STRIPES], unknown=5)
+
+
+def test_one_image_of_each_class_makes_no_answer_certain(make: Make, pixels):
+    model = make()
+    model.learn(pixels[:3], NAMES, add_classes=True)
+    answers = model.predict(pixels[3:])
+    assert all(1 / 3 < answer.probability < 0.99 for answer in answers), [a.probability for a in answers]
 
 
 def test_commands_say_unknown(make: Make, pixels, tmp_path, monkeypatch, capsys):

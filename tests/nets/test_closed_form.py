@@ -178,7 +178,7 @@ def test_a_few_examples_and_none():
     assert head.logits(features)[:, 1:].unique().tolist() == [UNLEARNED]
     head.add(features[1:2], torch.tensor([UNLABELLED]))
     head.calibrate(features[:1], labels[:1])
-    assert head.counts.tolist() == [1, 0, 0, 0] and head.temperature == 1
+    assert head.counts.tolist() == [1, 0, 0, 0] and head.temperature == pytest.approx(FEATURES**0.5)
     head.add(features[1:4], labels[1:4])
     assert torch.equal(head.logits(features[:4]).argmax(dim=1), labels[:4])
 

@@ -104,6 +104,7 @@ def pixels(state: Path) -> None:
     overwrite(file, IMAGES[1].tobytes()[:64], bytes(64))
 
 
+OTHER_MODEL = (409, "snapshot 2 is of a model with other options; delete it; nothing was restored")
 NUMBERS = {"cat": 1, "dog": 2, "cow": 3}
 ALL = {("a", "cat"), ("b", "cat"), ("c", "dog"), ("d", "dog"), ("e", "cow")}
 SERVED: dict[str, Damage] = {
@@ -162,6 +163,18 @@ def test_what_does_not_fit_together_is_refused_in_one_line_and_mended(
     without_name = {"a class lost": ["dog"], "page of all classes": ["cat", "dog", "cow"]}
     unnamed = without_name.get(request.node.callspec.id, [])
     assert learned(options) == {(id, f"class {NUMBERS[name]}" if name in unnamed else name) for id, name in ALL}
+
+
+def test_a_snapshot_of_another_model_is_refused(options: Options, tmp_path: Path) -> None:
+    """The HTTP process cannot predict by it."""
+    shutil.copytree(small_model(tmp_path / "wide", encoder={"width": 5}), options.state / "snapshots" / "2")
+    with pytest.raises(ValueError, match=r"^snapshot 2 is of a model with other options; delete it$"):
+        verify(options)
+    ours, theirs = Pipe()
+    with ours, theirs:
+        worker = Worker(options, theirs)
+        with closing(worker.journal.database):
+            assert worker.execute("restore", 2)[1] == OTHER_MODEL
 
 
 @pytest.mark.parametrize("damage", REFUSED.values(), ids=REFUSED)

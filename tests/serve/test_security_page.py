@@ -33,7 +33,11 @@ LIMITS = {
     ),
     "description of a HEIC": f"{heic_pixels.MAX_DESCRIPTION / 1000:g} kB",
     "scans of a JPEG": f"{image_header.MAX_SCANS}",
-    "segments, chunks, blocks and tags": f"{image_header.MAX_PARTS:,}, and one more for each kB of the file",
+    "segments, chunks, blocks and tags": (
+        f"{image_header.MAX_PARTS:,}, and one more for each kB before them;"
+        f" of a JPEG {image_header.MAX_PARTS:,} before its picture"
+    ),
+    "compressed texts and profiles of a PNG": f"{image_header.MAX_COMPRESSED}",
     "metadata of a JPEG": f"{image_header.MAX_METADATA / MB:g} MB",
     "memory of such a process": f"{decoder.MEMORY / MB:g} MB more than idle",
     "processor time of an image": f"{decoder.SECONDS:g} s",

@@ -18,15 +18,11 @@ from dualnet.machine import num_cores
 START_TIMEOUT = 60.0  # seconds
 END_TIMEOUT = 30.0
 STARTED = "Ray runtime started"
-# Ray's command, with this Python
-RAY = (
-    sys.executable,
-    "-c",
-    "from ray.scripts.scripts import main; main()",
-    "start",
-    "--block",
-    "--disable-usage-stats",
-)
+LOOPBACK = "127.0.0.1"
+# Ray's command, with this Python. By itself it replaces a loopback address by that of another interface.
+KEEP_LOOPBACK = "from ray._private import services; services.resolve_ip_for_localhost = str"
+RAY = (sys.executable, "-c", f"{KEEP_LOOPBACK}; from ray.scripts.scripts import main; main()", "start")
+RAY += ("--block", "--disable-usage-stats", "--node-ip-address", LOOPBACK)
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
@@ -43,7 +39,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
             place = (
                 (*head, "--temp-dir", folder)
                 if number == 0
-                else ("--address", f"127.0.0.1:{arguments.port}", "--include-log-monitor", "false")
+                else ("--address", f"{LOOPBACK}:{arguments.port}", "--include-log-monitor", "false")
             )
             start([*RAY, *place, "--num-cpus", str(cpus)], Path(folder, f"node-{number}.log"), nodes, stop)
         if not stop.requested:

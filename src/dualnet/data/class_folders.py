@@ -53,7 +53,7 @@ def find_classes(root: str) -> list[str]:
     if not names:
         parent = os.path.dirname(absolute_path(root))
         if any(is_image(entry.name) for entry in list_entries(root)) and len(next(os.walk(parent))[1]) > 1:
-            meant = os.path.dirname(root.rstrip(os.sep)) or os.pardir
+            meant = os.path.normpath(os.path.join(root, os.pardir))
             raise ValueError(f"{root}: the images of one class; did you mean {meant}, with a sub-folder per class?")
         raise ValueError(f"{root}: no class sub-folders; put the images of each class into a sub-folder with its name")
     return names
@@ -80,8 +80,9 @@ def _without_images(root: str, empty: Sequence[str]) -> str:
         testing = f", and {os.path.join(root, test)} for testing" if test else ""
         return f"{root}: looks like a folder of splits; give {os.path.join(root, train)} for training{testing}"
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-    where = f"{os.path.join(root, empty[0])}: no images ({SUFFIX_LIST}) in this class folder{more}"
-    return f"{where}; add images or remove the folder"
+    first = os.path.join(root, empty[0])
+    below = ", give this folder instead," if any(entry.is_dir() for entry in list_entries(first)) else ""
+    return f"{first}: no images ({SUFFIX_LIST}) in this class folder{more}; add images{below} or remove the folder"
 
 
 def images_in(folder: str, remedy: str = "name a folder that contains images") -> list[str]:

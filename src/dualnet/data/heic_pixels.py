@@ -7,6 +7,7 @@ from functools import cache
 
 MAX_DESCRIPTION = 200_000  # bytes of the box that says what the file holds
 MAX_BOXES = 2000  # in a box
+MAX_REPEATED = 2  # times the bytes of the file, which items have together
 MAX_DEPTH = 4  # of pictures made of pictures
 
 Lists = dict[int, list[int]]
@@ -21,6 +22,7 @@ def stored_pixels(data: bytes, largest: int) -> int:
     if len(content) > MAX_DESCRIPTION:
         raise ValueError(f"more than {MAX_DESCRIPTION} bytes that describe its parts")
     meta = dict(boxes(content, 4))
+    check_places(meta[b"iloc"], len(data))
     version, number = meta[b"pitm"][0], Numbers(meta[b"pitm"])
     primary = number.take("I" if version else "H")
     sizes = picture_sizes(meta[b"iprp"])
@@ -63,6 +65,22 @@ class Numbers:
         (number,) = struct.unpack_from(f">{code}", self.content, self.place)
         self.place += struct.calcsize(code)
         return number
+
+
+def check_places(content: bytes, file_bytes: int) -> None:
+    """Raises ValueError if items have more bytes than the file: the same ones many times, which decoders copy."""
+    version, numbers, total = content[0], Numbers(content), 0
+    widths = numbers.take("H")
+    offset, length, base, index = (widths >> shift & 15 for shift in (12, 8, 4, 0))
+    if not {offset, length, base, index} <= {0, 4, 8}:
+        raise ValueError("places of another width")
+    for _ in range(numbers.take("I" if version == 2 else "H")):
+        numbers.place += (4 if version == 2 else 2) + (2 if version else 0) + 2 + base
+        for _ in range(numbers.take("H")):
+            numbers.place += offset + (index if version else 0)
+            total += (numbers.take("Q" if length == 8 else "I") if length else 0) or file_bytes
+            if total > MAX_REPEATED * file_bytes:
+                raise ValueError("parts that have more bytes than the file")
 
 
 def picture_sizes(content: bytes) -> dict[int, int]:

@@ -17,7 +17,7 @@ MAX_SCANS = 100  # of a JPEG: cameras and websites write up to 15
 MAX_METADATA = 10_000_000  # bytes of a JPEG before its picture
 
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of a JPEG: within a scan 0xff is followed by 0 or a restart
-FRAMES = (0xC0, 0xC1, 0xC2)  # markers of baseline, extended and progressive JPEGs
+FRAMES = (0xC0, 0xC1, PROGRESSIVE := 0xC2)  # markers of baseline, extended and progressive JPEGs
 SCAN, END, ALONE = 0xDA, 0xD9, (0x01, 0xD8)
 PNG_BYTES = {0: 4.2, 2: 4.2, 3: 5.2, 4: 8.2, 6: 8.2}  # of a pixel, by type: grey, RGB, palette, grey and RGB with alpha
 TIFF_COMPRESSIONS = (1, 2, 3, 4, 5, 7, 8, 32773, 32946)  # none, CCITT, LZW, JPEG, Deflate, PackBits
@@ -34,11 +34,12 @@ TIFF_TAGS = (
 )  # sides to orientation, samples, rows, sides of tiles
 TIFF_VALUES = {1: "B", 3: "H", 4: "I"}  # by their type
 TIFF_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}  # others have 1
-MAX_STRIPS = 65_535  # of a TIFF
+MAX_STRIPS, STRIP_BYTES, STRIP_NS = 65_535, 350, 5000  # of a TIFF
 HEIC_SIZE = re.compile(rb"ispe\0{4}(.{8})", re.DOTALL)
 HEIC_DEPTH = re.compile(rb"hvcC\x01.{16}(.)", re.DOTALL)  # bits of luminance - 8
 MAX_TILING, MAX_TILED_PIXELS = 4, 75_000_000  # of tiles: times the image; all of them, also if the image has fewer
 TILE_PIXELS = 1 << 20  # of a large tile: the tiles of a small image may have as much as four
+MAX_COMPRESSED = 20  # texts and profiles of a PNG, each of which may expand to 1 MB
 MAX_PARTS = 1000  # segments, chunks, blocks or tags, and one more for each kB
 
 
@@ -101,36 +102,41 @@ Values = tuple[int, int, float, float, float]  # width, height, bytes and ns per
 def jpeg(data: bytes, size: int) -> Values:
     """Up to its end: there may be more images after it."""
     width = height = scans = 0
-    position, number = 2, 0
+    is_progressive, position, number = False, 2, 0
     while (match := MARKER.search(data, position)) and (marker := match[0][1]) != END:
+        number += 1 if scans else 1 + match.start() - position  # bytes between segments are read one by one
         position = match.end()
         if marker in FRAMES:
             height, width = struct.unpack_from(">HH", data, position + 3)
+            is_progressive = marker == PROGRESSIVE
         elif marker == SCAN:
             scans += 1
         elif scans == 0 and position > MAX_METADATA:
             raise ValueError(f"more than {MAX_METADATA / 1e6:g} MB of metadata")
         if scans > MAX_SCANS:
             raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
-        check_parts(number := number + 1, data)
+        check_parts(number, position if scans else 0)
         if marker not in ALONE:
             position += int.from_bytes(data[position : position + 2])
     if not width:
         raise ValueError("a JPEG that is truncated, or neither baseline nor progressive")
     scale = max(step for step in (1, 2, 4, 8) if step == 1 or min(width, height) >= step * 2 * size)
-    if scans > 1:  # all coefficients are kept in memory
+    if scans > 1 or is_progressive:  # all coefficients are kept in memory
         return width, height, 8.2 + 8 / scale**2, 1 + 0.6 * scans, 32
     return width, height, 0.3 + 8 / scale**2, 1, 5.5
 
 
 def png(data: bytes, _: int) -> Values:
     width, height = struct.unpack_from(">II", data, 16)
-    position, number, has_transparency = 8, 0, False  # as one of its colours
+    position, number, compressed, has_transparency = 8, 0, 0, False  # as one of its colours
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         has_transparency |= kind == b"tRNS"
-        check_parts(number := number + 1, data)
+        compressed += kind in (b"zTXt", b"iTXt", b"iCCP")
+        check_parts(number := number + 1, position)
         position += 12 + length
+    if compressed > MAX_COMPRESSED:
+        raise ValueError(f"a PNG of {compressed} compressed texts and profiles, more than {MAX_COMPRESSED}")
     return width, height, PNG_BYTES[data[25]] + 8 * has_transparency, 15, 0
 
 
@@ -140,7 +146,7 @@ def gif(data: bytes, _: int) -> Values:
     while data[position] == 0x21:  # an extension: blocks, each after its length
         position += 2
         while length := data[position]:
-            check_parts(number := number + 1, data)
+            check_parts(number := number + 1, position)
             position += 1 + length
         position += 1
     if data[position] != 0x2C:
@@ -157,7 +163,7 @@ def color_table(flags: int) -> int:
 def webp(data: bytes, _: int) -> Values:
     position, number = 12, 0
     while position + 8 <= len(data):
-        check_parts(number := number + 1, data)
+        check_parts(number := number + 1, position)
         (length,) = struct.unpack_from("<I", data, position + 4)
         position += 8 + length + length % 2
     kind = data[12:16]
@@ -195,8 +201,10 @@ def tiff(data: bytes, _: int) -> Values:
     part_bytes = part_width * part_height * samples * tags.get(258, 1) / 8
     turned = 4 * (tags.get(274, 1) != 1)
     converted = 4 * (samples != 3)  # of grey, palettes and alpha
-    bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / pixels)
-    return width, height, bytes_per_pixel, (80 if tags.get(259) == 7 else 18) * stored / pixels, 0
+    strips = max(tags[273], tags[324])
+    bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / pixels) + STRIP_BYTES * strips / pixels
+    ns_per_byte = STRIP_NS * strips / len(data)
+    return width, height, bytes_per_pixel, (80 if tags.get(259) == 7 else 18) * stored / pixels, ns_per_byte
 
 
 def round_up(side: int, part: int) -> int:
@@ -204,25 +212,29 @@ def round_up(side: int, part: int) -> int:
 
 
 def tiff_tags(data: bytes) -> dict[int, int]:
-    """First value of the tags of the first image that are numbers. Raises ValueError if there are too many values.
+    """First value of the tags of the first image that are numbers; of its strips and tiles the number.
+
+    Raises ValueError if there are too many values.
 
     Decoders copy the values of all tags, which may be the same bytes of the file many times.
     """
     order = "<" if data[:2] == b"II" else ">"
     start = struct.unpack_from(order + "I", data, 4)[0]
     (number,) = struct.unpack_from(order + "H", data, start)
-    check_parts(number, data)
-    tags, value_bytes = {}, 0
+    check_parts(number, len(data))
+    tags, value_bytes = {273: 0, 324: 0}, 0
     for at in range(start + 2, start + 2 + 12 * number, 12):
         tag, kind, count, value = struct.unpack_from(order + "HHII", data, at)
-        if tag in (273, 324) and count > MAX_STRIPS:
-            raise ValueError(f"a TIFF of {count} strips or tiles, more than {MAX_STRIPS}")
+        if tag in (273, 324):
+            tags[tag] = max(tags[tag], count)
+            if count > MAX_STRIPS:
+                raise ValueError(f"a TIFF of {count} strips or tiles, more than {MAX_STRIPS}")
         value_bytes += count * TIFF_BYTES.get(kind, 1)
         if value_bytes > len(data):
             raise ValueError("a TIFF whose tags have more bytes than its file")
-        if tag in tags:
-            raise ValueError(f"a TIFF with two tags {tag}")
         if tag in TIFF_TAGS:
+            if tag in tags:
+                raise ValueError(f"a TIFF with two tags {tag}")
             code = TIFF_VALUES[kind]
             is_inside = count * struct.calcsize(code) <= 4
             tags[tag] = struct.unpack_from(order + code, data, at + 8 if is_inside else value)[0]
@@ -246,9 +258,9 @@ def check_stored(stored: int, width: int, height: int) -> None:
         raise ValueError(f"{stored} pixels in the tiles of an image of {width} x {height}")
 
 
-def check_parts(number: int, data: bytes) -> None:
-    """Decoders handle segments, chunks, blocks and tags one by one in Python."""
-    if number > MAX_PARTS + len(data) // 1000:
+def check_parts(number: int, length: int) -> None:
+    """Decoders handle segments, chunks, blocks and tags, of so many bytes together, one by one in Python."""
+    if number > MAX_PARTS + length // 1000:
         raise ValueError("an image of too many small parts")
 
 

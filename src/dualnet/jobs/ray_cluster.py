@@ -139,10 +139,12 @@ def connect(address: str, show_output: bool = True) -> Any:
     try:
         import ray
         import ray.exceptions
+        from ray._private import services
     except ImportError as error:
         raise ValueError("--on ray needs Ray: pip install 'dualnet[ray]'") from error
     try:
         check_address(address)
+        services.resolve_ip_for_localhost = str  # `dualnet cluster` is on a loopback address: it must not be replaced
         ray.init(address=address, log_to_driver=show_output, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         remedy = "`dualnet cluster` starts one on this machine, `ray start --address=HOST:PORT` joins one"

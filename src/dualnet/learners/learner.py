@@ -322,10 +322,23 @@ class Learner(nn.Module, ABC):
         """Compute the sums of a closed-form head anew, from the memory, after the encoder has changed."""
         if (head := self.closed_form) is not None:
             head.clear()
-            for memory in self.memories:
-                stored = memory.filled.nonzero().flatten()
-                for slots in stored.split(SOFT_LABEL_BATCH) if len(stored) > 0 else ():
-                    head.add(self.features(memory.images[slots]), memory.labels[slots])
+            for features, labels in self.memory_features():
+                head.add(features, labels)
+            self.calibrate()
+
+    def calibrate(self) -> None:
+        """Fit the probabilities of a closed-form head to some of the examples in the memory."""
+        if (head := self.closed_form) is not None:
+            for features, labels in self.memory_features(SOFT_LABEL_BATCH):
+                head.calibrate(features, labels)
+
+    def memory_features(self, most: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and labels of the stored examples, or of up to `most` of each memory."""
+        for memory in self.memories:
+            stored = memory.filled.nonzero().flatten()
+            step = 1 if most is None else max(1, -(-len(stored) // most))
+            for slots in stored[::step].split(SOFT_LABEL_BATCH) if len(stored) > 0 else ():
+                yield self.features(memory.images[slots]), memory.labels[slots]
 
     def store_soft_labels(self, memory: Memory, statistics: Statistics) -> None:
         """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`."""

@@ -18,17 +18,19 @@ class Examples:
 
     labels: dict[bytes, int] = field(default_factory=dict)
     features: dict[bytes, Tensor] = field(default_factory=dict)  # float16 [features]
-    calibrated: int = 0  # the number of examples when probabilities were last calibrated
+    calibrated: bool = True  # whether the probabilities of the head are fitted to these examples
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def add(self, digests: Sequence[bytes], labels: Tensor, features: Tensor) -> None:
+        self.calibrated = False
         self.labels.update(zip(digests, labels.tolist(), strict=True))
         self.features.update(zip(digests, features, strict=True))
 
     def relabel(self, labels: Mapping[bytes, int]) -> None:
         """Other labels for some examples; those that are UNLABELLED go."""
+        self.calibrated = False
         for digest, label in labels.items():
             self.labels[digest] = label
             if label == UNLABELLED:
@@ -46,9 +48,10 @@ class Examples:
         return nsmallest(count, self.labels)
 
     def select(self, digests: Collection[bytes]) -> tuple[Tensor, Tensor]:
-        """Features, float16 [n, features], and labels, int64 [n], of one or more examples."""
-        labels = torch.tensor([self.labels[digest] for digest in digests])
-        return torch.stack([self.features[digest] for digest in digests]), labels
+        """Features, float16 [n, features], and labels, int64 [n]."""
+        labels = torch.tensor([self.labels[digest] for digest in digests], dtype=torch.int64)
+        features = [self.features[digest] for digest in digests]
+        return torch.stack(features) if features else torch.empty(0, 0, dtype=torch.float16), labels
 
     def content(self) -> dict[str, Any]:
         """For a checkpoint; `read_examples` is the inverse."""
@@ -56,14 +59,14 @@ class Examples:
             return {}
         digests = torch.frombuffer(bytearray(b"".join(self.labels)), dtype=torch.uint8).view(-1, 16)
         features, labels = self.select(self.labels)
-        return {"digests": digests, "labels": labels, "features": features, "calibrated": self.calibrated}
+        return {"digests": digests, "labels": labels, "features": features}
 
 
 def read_examples(content: Mapping[str, Any], learner: Learner) -> Examples:
     """From the content of a checkpoint. Raises ValueError if it does not match the model."""
     if not content:
         return Examples()
-    digests, labels, features, calibrated = (content[key] for key in ("digests", "labels", "features", "calibrated"))
+    digests, labels, features = (content[key] for key in ("digests", "labels", "features"))
     count, head = len(labels), learner.closed_form
     is_right = (
         head is not None
@@ -72,8 +75,8 @@ def read_examples(content: Mapping[str, Any], learner: Learner) -> Examples:
         and (features.dtype, features.shape) == (torch.float16, (count, head.sums.shape[1]))
         and ((labels >= 0) & (labels < learner.spec.num_classes)).all()
     )
-    if not is_right or type(calibrated) is not int:
+    if not is_right:
         raise ValueError("examples: they do not match the model")
-    examples = Examples(calibrated=calibrated)
+    examples = Examples()
     examples.add([digest.tobytes() for digest in digests.numpy()], labels, features)
     return examples

@@ -38,7 +38,6 @@ from dualnet.text import join_first, pluralise
 PREDICT_SIZE = 250  # images in one pass
 CALIBRATION_SIZE = 300  # examples to which probabilities are fitted
 UNKNOWN_SHARE = 0.05  # of the images of known classes that may be predicted as unknown
-RECALIBRATE = 1.1  # when there are so many times more examples than at the last time
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "lda"}  # unless other options are given
 
 
@@ -173,10 +172,7 @@ class Model:
         task_ids = find_tasks(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
-        losses = self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
-        if len(self.examples) > RECALIBRATE * self.examples.calibrated:
-            self.calibrate()
-        return losses
+        return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """The images as uint8 [B, C, H, W], in the size of the model."""
@@ -261,10 +257,10 @@ class Model:
             self.examples.relabel(labels)
 
     def calibrate(self) -> None:
-        """Fit the probabilities of a closed-form head, and the novelty of unknown images, to the examples."""
-        if (head := self.learner.closed_form) is not None and self.examples:
+        """Fit the probabilities of a closed-form head, and the novelty of unknown images, to changed examples."""
+        if (head := self.learner.closed_form) is not None and not self.examples.calibrated:
             head.calibrate(*self.select(self.examples.sample(CALIBRATION_SIZE)))
-            self.examples.calibrated = len(self.examples)
+            self.examples.calibrated = True
 
     def select(self, digests: Collection[bytes]) -> tuple[Tensor, Tensor]:
         """Features and labels of examples, on the device of the learner."""
@@ -319,6 +315,7 @@ class Model:
         """The novelty that this share of the images of known classes exceeds; infinite without a closed-form head."""
         if not 0 <= unknown <= 1:
             raise ValueError(f"unknown: {unknown!r} is not a share from 0 to 1")
+        self.calibrate()
         head = self.learner.closed_form
         return math.inf if head is None or unknown == 0 else head.threshold(unknown)
 
@@ -348,6 +345,7 @@ class Model:
 
     def outputs(self, images: Any, task: int | None = None) -> tuple[Tensor, Tensor]:
         """Probabilities, and the novelty of each image; 0 without a closed-form head."""
+        self.calibrate()
         device = self.learner.class_mask.device
         if task is not None:
             task = check_task(task, self.learner.spec.num_tasks)
@@ -391,6 +389,7 @@ class Model:
         new, head = [digest for digest in features if digest not in self.examples.labels], self.learner.closed_form
         if head is None or not new:
             return []
+        self.calibrate()
         learned, _ = self.select(self.examples.labels)
         candidates = torch.stack([features[digest] for digest in new]).to(learned.device)
         return [new[row] for row in most_instructive(head, learned, candidates, count)]
@@ -471,6 +470,8 @@ def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) ->
         is_only_model = "serve" not in state and not state["unfinished"]
         saved = {digest} if is_only_model else set()
         examples = read_examples(state.get("examples", {}), learner)
+        if "experiment" in state:
+            learner.calibrate()
         return Model(learner, names, held_out, examples, state.get("sessions", []), saved), state
     except READ_ERRORS as error:
         raise ValueError(describe_file_error(checkpoint.file_of(folder / CHECKPOINTS, step), error)) from error

@@ -1,5 +1,7 @@
 """The closed-form head: classifies by sums over the features of the labelled examples; no gradient is involved."""
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -193,7 +195,7 @@ class ClosedForm(nn.Module):
         several = self.counts[labels] > 1
         features, labels = features[several], labels[several]
         if len(labels) < 2:
-            self.temperature.fill_(1)
+            self.temperature.fill_(math.sqrt(len(self.scatter)))  # about that of two examples of each class
             self.novelties.fill_(UNKNOWN)
             return
         discriminants, novelties = self.leave_one_out(features, labels)
@@ -259,10 +261,12 @@ def novelty(distance: Tensor, discriminants: Tensor) -> Tensor:
 def best_temperature(discriminants: Tensor, labels: Tensor) -> Tensor:
     """The temperature with the least cross-entropy, as if one example more had been predicted at random.
 
-    Without that one, examples that are all predicted correctly would have a temperature of 0.
+    Without that one, examples that are all predicted correctly would have a temperature of 0. The cross-entropy is a
+    convex function of the inverse temperature.
     """
     smoothing = 1 / (len(labels) + 1)
-    losses = [
-        F.cross_entropy(discriminants / temperature, labels, label_smoothing=smoothing) for temperature in TEMPERATURES
-    ]
-    return TEMPERATURES.to(labels.device)[torch.stack(losses).argmin()]
+
+    def loss(number: int) -> float:
+        return F.cross_entropy(discriminants / TEMPERATURES[number], labels, label_smoothing=smoothing).item()
+
+    return TEMPERATURES[bisect_left(range(len(TEMPERATURES) - 1), True, key=lambda n: loss(n) <= loss(n + 1))]

@@ -40,10 +40,10 @@ def check(options: Options) -> str:
     """What the folder holds, in one line. Raises ValueError if anything in it is missing or damaged."""
     with opened_journal(options) as journal:
         journal.check()
-        state_folder.load_saved(options, journal)
+        model, _ = state_folder.load_saved(options, journal)
         snapshots = state_folder.list_snapshots(options)
         for snapshot in snapshots:
-            state_folder.load_snapshot(options, snapshot["number"], journal)
+            state_folder.load_snapshot(options, snapshot["number"], journal, model)
         examples, classes = sum(journal.counts().values()), len(journal.classes())
     return f"--state {options.state}: intact, with {examples} examples, {classes} classes, {len(snapshots)} snapshots"
 

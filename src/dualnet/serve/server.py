@@ -79,8 +79,8 @@ def run_server(
     for logger in ("asyncio", "uvicorn.error"):
         logging.getLogger(logger).addFilter(once_a_minute())
     host = f"[{options.host}]" if ":" in options.host else options.host
-    on_ready(f"http://{host}:{listener.getsockname()[1]}")
-    Server(config, on_start, on_exit).run([listener])
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    Server(config, on_start, lambda: on_ready(address), on_exit).run([listener])
 
 
 def verify(options: Options) -> str:
@@ -130,15 +130,22 @@ def once_a_minute() -> Callable[[logging.LogRecord], bool]:
 
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None], on_exit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_start: Callable[[], None],
+        on_ready: Callable[[], None],
+        on_exit: Callable[[], None],
+    ) -> None:
         super().__init__(config)
-        self.on_start, self.on_exit = on_start, on_exit
+        self.on_start, self.on_ready, self.on_exit = on_start, on_ready, on_exit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.on_start()
         for listener in sockets or []:
             listener.listen(MAX_QUEUED)  # asyncio has set it to `backlog`, by which it means both limits
+        self.on_ready()  # from now on a signal ends the service in order
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self.on_exit()

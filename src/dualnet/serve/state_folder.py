@@ -213,13 +213,24 @@ def snapshot_folder(options: Options, number: int) -> Path:
     return options.state / SNAPSHOTS / str(number)
 
 
-def load_snapshot(options: Options, number: int, journal: Journal) -> Model:
-    """The model, with the current classes of the journal. Raises ValueError if the snapshot cannot be read."""
+def load_snapshot(options: Options, number: int, journal: Journal, current: Model | None = None) -> Model:
+    """The model, with the current classes of the journal. Raises ValueError if the snapshot cannot be read.
+
+    Also if it is not of the same kind as the current model, as in a folder that was put together from two.
+    """
     try:
         model = load(snapshot_folder(options, number), device_of(options))
     except (ValueError, OSError) as error:
-        raise ValueError(f"snapshot {number} cannot be read ({error})") from error
+        reason = describe_error(error).partition(";")[0]
+        raise ValueError(f"snapshot {number} cannot be read ({reason}); delete it") from error
+    if current is not None and kind_of(model) != kind_of(current):
+        raise ValueError(f"snapshot {number} is of a model with other options; delete it")
     return with_classes(model, journal)
+
+
+def kind_of(model: Model) -> tuple[Any, ...]:
+    """What models have in common of which one can replace another."""
+    return type(model.learner), model.learner.config, model.learner.spec.image_shape
 
 
 def with_classes(model: Model, journal: Journal) -> Model:

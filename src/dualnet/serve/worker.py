@@ -221,7 +221,7 @@ class Worker:
         It is saved before it replaces the model, since the snapshot may be deleted once this is acknowledged.
         """
         try:
-            model = state_folder.load_snapshot(self.options, number, self.journal)
+            model = state_folder.load_snapshot(self.options, number, self.journal, self.model)
         except ValueError as error:
             self.notice("not_restored", str(error))
             raise ValueError(f"{error}; nothing was restored") from error

@@ -8,7 +8,7 @@ const NONE = "No prediction before two classes have learned images.";
 export class Bars {
   /** `sorted`: the most probable class first; otherwise the bars keep the order of the classes, and only move. */
   constructor(picture, teach, sorted = true) {
-    Object.assign(this, { teach, sorted, rows: new Map(), label: null, before: "", prediction: null });
+    Object.assign(this, { teach, sorted, rows: new Map(), label: null, before: "", wasTaught: false, prediction: null });
     this.element = fromTemplate("image-template");
     this.element.prepend(picture);
     this.part = (name) => this.element.querySelector(name);
@@ -73,7 +73,7 @@ export class Bars {
   summarize() {
     const best = this.best();
     const isNew = this.label === null && best !== "" && this.prediction.unknown;
-    const before = this.before && this.before !== this.label ? `; it looked like ${this.before}` : "";
+    const before = this.before && this.before !== this.label ? `; it ${this.wasTaught ? "was" : "looked like"} ${this.before}` : "";
     if (this.label !== null) this.say(`Taught as ${this.label}${before}`);
     else if (isNew) this.say(`Unlike all classes, closest to ${best}. A new class?`, "new");
     else this.say(best ? `Looks like ${best}` : NONE);

@@ -114,6 +114,7 @@ class TriedImage {
   }
 
   async send(label) {
+    const wasTaught = this.bars.label !== null;
     const before = this.bars.label ?? this.bars.best();
     if (this.stored) await request("PUT", `v1/examples/${this.id}/label`, { label, new_class: true });
     else {
@@ -122,7 +123,7 @@ class TriedImage {
       this.show(prediction);
     }
     this.stored = true;
-    if (label !== null) Object.assign(this.bars, { label, before });
+    if (label !== null) Object.assign(this.bars, { label, before, wasTaught });
     this.bars.summarize();
   }
 
