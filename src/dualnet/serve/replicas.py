@@ -78,7 +78,10 @@ class Link:
         failures = 0
         while True:
             self.has_read = False
-            reason = await self.run_process()
+            try:
+                reason = await self.run_process()
+            except Exception as error:  # such as too little memory to start a process
+                reason = f"{type(error).__name__}: {error}"
             failures = 0 if self.has_read else failures + 1
             self.owner.service.on_notice("replica_ended", f"{reason}; restarting")
             await asyncio.sleep(RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)])
