@@ -17,8 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from benchmarks.service import Service, encoded, served
-from dualnet.cli.teach import Client
+from benchmarks.service import Predictions, Service, encoded, served
 from dualnet.data.drawing import draw
 
 CLASSES, LABELLED, UNLABELLED, SIDE = 5, 10, 50, 96
@@ -85,10 +84,9 @@ def predict_concurrently(url: str, clients: int, seconds: float) -> list[float]:
 
 
 def predict_until(url: str, number: int, end: float) -> list[float]:
-    client, times = Client(url, None), []
-    image = next(jpegs(number % CLASSES, 1, seed=2))
+    client, times = Predictions(url, next(jpegs(number % CLASSES, 1, seed=2))), []
     while (began := time.monotonic()) < end:
-        assert client.request("POST", "/v1/predict", files={"image": image})[0] == 200
+        client.send()
         times.append(time.monotonic() - began)
     return times
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 from PIL import Image
 
@@ -64,6 +67,33 @@ class Service:
             time.sleep(0.005)
 
 
+class Predictions:
+    """Sends one prediction again and again over one connection, with little processor time."""
+
+    def __init__(self, url: str, image: bytes) -> None:
+        place = urlsplit(url)
+        self.connection = socket.create_connection((place.hostname, place.port))
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        request = httpx.Request("POST", f"{url}/v1/predict", files=fields_of([image]))
+        head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        self.request = f"POST /v1/predict HTTP/1.1\r\n{head}\r\n".encode() + request.read()
+
+    def send(self) -> bytes:
+        """The response, which must have status 200. Raises ConnectionError if the service ends the connection."""
+        self.connection.sendall(self.request)
+        answer, length = b"", -1
+        while len(answer) != length:
+            part = self.connection.recv(1 << 16)
+            if not part:
+                raise ConnectionError("the service has ended the connection")
+            answer += part
+            head, end, _ = answer.partition(b"\r\n\r\n")
+            if end and length < 0:
+                length = len(head) + len(end) + int(head.lower().partition(b"content-length:")[2].split()[0])
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+        return answer.partition(b"\r\n\r\n")[2]
+
+
 @contextmanager
 def served(*options: object) -> Iterator[Service]:
     """A service with an empty state folder on a free port."""
@@ -71,14 +101,19 @@ def served(*options: object) -> Iterator[Service]:
         command = [sys.executable, "-m", "dualnet", "serve", "--state", state, "--port", "0", *map(str, options)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            assert process.stdout is not None
-            words = process.stdout.readline().split()
-            if len(words) < 2:
-                raise SystemExit("`dualnet serve` did not start")
-            yield Service(words[1], process.pid)
+            yield Service(ready(process), process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate()
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    """The address of a service, once it has started."""
+    assert process.stdout is not None
+    words = process.stdout.readline().split()
+    if len(words) < 2:
+        raise SystemExit("the service did not start")
+    return words[1]
 
 
 def fields_of(images: Sequence[bytes]) -> list[tuple[str, bytes]]:
