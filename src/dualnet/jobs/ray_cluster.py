@@ -63,6 +63,8 @@ class RayCluster(Executor):
             self.ray.cancel(reference, force=True)
         self.ray.shutdown()
         self.marker.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.out.rmdir()  # if it is empty
 
     def on_node(self, identifier: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -148,6 +150,7 @@ def connect(address: str, show_output: bool = True) -> Any:
         ray.init(address=address, log_to_driver=show_output, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         remedy = "`dualnet cluster` starts one on this machine, `ray start --address=HOST:PORT` joins one"
+        remedy += "; its token has to be in ~/.ray/auth_token"
         raise ValueError(f"--on ray: no cluster at {address} ({join_lines(error, 200)}); {remedy}") from error
     return ray
 
