@@ -315,6 +315,9 @@ def seeds(text: str) -> list[int]:
     if text == "0":
         return [0]
     if "," not in text:
+        if not text.isdecimal():
+            words = "a number of seeds such as 3, a range such as 0-2 or a list such as 0,1,2"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
         chosen = list(range(count(text)))
         if len(chosen) > 1:
             fail(f"--seeds {text}: the seeds 0 to {len(chosen) - 1}; for seed {text} alone give `{text},`", 0)
