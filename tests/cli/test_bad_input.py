@@ -43,7 +43,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     },
     "an option like nothing": (lambda: run_tiny("--xyzzy", "1"), "xyzzy: ", ", out, seeds\n"),
     # Commands and flags
-    "unknown command": (lambda: ["train"], "argument COMMAND: invalid choice: 'train'", "'run'"),
+    "unknown command": (lambda: ["train"], "'train' is no command", "`dualnet --help`"),
     "no experiment": (lambda: ["run"], "", "NAME_OR_FILE"),
     "unknown device": (lambda: run_tiny("--device", "gpu"), "argument --device: ", "'gpu'"),
     "no cuda": (lambda: run_tiny("--device", "cuda"), "--device cuda: ", "--device cpu"),

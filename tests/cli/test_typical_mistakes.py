@@ -29,7 +29,8 @@ MISTAKES = {  # by command
     "serve --port 80000": "--port 80000: give 0 to 65535",
     "serve --state damaged": "damaged/journal.sqlite: damaged (file is not a database); put back what is lost, or ",
     "run demo-er --device gpu": "argument --device: invalid choice: 'gpu' (choose from",
-    "train photos": "argument COMMAND: invalid choice: 'train' (choose from",
+    "train photos": "'train' is no command; `dualnet --help` lists them",
+    "lern photos": "'lern' is no command; did you mean learn? `dualnet --help` lists them",
     "learn photos": "the following arguments are required: --out; see `dualnet learn --help`",
     "learn photos/apple --out mine": "photos/apple: the images of one class; did you mean photos, with a "
     "sub-folder per class?",

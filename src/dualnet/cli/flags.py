@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if not argv:
         parser.print_help()
         parser.exit(1)
+    if not argv[0].startswith("-") and argv[0] not in commands.choices:
+        near = difflib.get_close_matches(argv[0][:20], commands.choices, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ";"
+        raise ValueError(f"{argv[0]!r} is no command{hint} `dualnet --help` lists them")
     arguments, rest = parser.parse_known_args(argv)
     command = commands.choices[arguments.command]
     if rest and arguments.command not in ("run", "learn", "search", "reproduce", "serve"):
