@@ -46,21 +46,27 @@ def taught(images: Tensor, names: list[str], order: np.ndarray, sessions: int) -
     model = Model.create(sorted(set(names)), image_size=SIZE)
     for rows in np.array_split(order, sessions):
         model.learn(images[torch.from_numpy(rows)], [names[row] for row in rows])
-    model.calibrate()
     return model
 
 
 def orders(images: Tensor, names: list[str], test: Tensor) -> Iterator[str]:
     random = np.random.default_rng(0)
-    once = taught(images, names, np.arange(len(names)), 1).probabilities(test)
+    once, was_unknown = answers(taught(images, names, np.arange(len(names)), 1), test)
     worst, changed = 0.0, 0
     for _ in range(ORDERS):
         model = taught(images, names, random.permutation(len(names)), int(random.integers(1, len(names))))
-        probabilities = model.probabilities(test)
+        probabilities, is_unknown = answers(model, test)
         worst = max(worst, (probabilities - once).abs().max().item())
-        changed += int((probabilities.argmax(dim=1) != once.argmax(dim=1)).sum())
+        other = (probabilities.argmax(dim=1) != once.argmax(dim=1)) | (is_unknown != was_unknown)
+        changed += int(other.sum())
     yield f"{ORDERS} orders and divisions of {len(names)} images: {changed} of {len(test)} predictions changed"
     yield f"  largest difference of a probability: {worst:.1e}"
+
+
+def answers(model: Model, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities, and whether the images are unknown."""
+    probabilities, novelty = model.outputs(images)
+    return probabilities, novelty > model.threshold(UNKNOWN_SHARE)
 
 
 def onnx(model: Model, test: Tensor) -> Iterator[str]:
@@ -70,8 +76,8 @@ def onnx(model: Model, test: Tensor) -> Iterator[str]:
         export(model, Path(folder) / "model.onnx")
         session = onnxruntime.InferenceSession(f"{folder}/model.onnx")
     probabilities, unknown, _ = session.run(None, {"images": test.numpy()})
-    expected, novelty = model.outputs(test)
-    other = (torch.from_numpy(unknown) != (novelty > model.threshold(UNKNOWN_SHARE))).sum()
+    expected, is_unknown = answers(model, test)
+    other = (torch.from_numpy(unknown) != is_unknown).sum()
     worst = (torch.from_numpy(probabilities) - expected).abs().max()
     yield f"ONNX: largest difference of a probability {worst:.1e}; `unknown` differs for {other} of {len(test)} images"
 
