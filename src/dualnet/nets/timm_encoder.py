@@ -110,7 +110,7 @@ def import_timm() -> ModuleType:
 
         return timm
     except ImportError as error:
-        raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
+        raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]', for lite0 'dualnet[lite0]'") from error
     except RuntimeError:
         for name in ("nms", "qnms"):
             if not hasattr(torch.ops.torchvision, name):
