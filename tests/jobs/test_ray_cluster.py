@@ -164,6 +164,8 @@ def test_nodes_with_folders_of_their_own(expected, run_state, tmp_path) -> None:
     """A worker and a node are lost, Ctrl-C, and local processes finish what is missing."""
     with cluster(1) as (process, address), node_without(tmp_path / "work", address, tmp_path / "log") as second:
         words = [*TABLE, "--on", f"ray={address}", "--out", "runs"]
+        code, said = CommandLine(*words, "--gpus-per-job", "0.25").rest()
+        assert code == 2 and "no node has room for a job with --cpus-per-job 1 and --gpus-per-job 0.25" in said, said
         code, said = CommandLine(*words).rest()
         assert code == 2 and said.count("\n") == 1, said
         assert f"(second) does not see {tmp_path}/work/runs" in said and "--no-shared-folder" in said
