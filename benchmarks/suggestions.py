@@ -1,6 +1,7 @@
 """Accuracy against the number of labels: images that `suggest` chooses against random ones.
 
     python -m benchmarks.suggestions FOLDER... [--pool 50] [--start 2] [--step 10] [--labels 200] [--draws 5]
+        [--picture docs/suggestions.svg]
 
 A FOLDER has train/CLASS/* and test/CLASS/*. In each draw the pool has some random training images of each class, whose
 first ones are labelled; in every round some more are, and the head is solved anew. The last columns are the labels with
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from dualnet import Model
 from dualnet.data.image_folder import read_files
 from dualnet.models.suggestions import most_instructive
 from dualnet.nets.closed_form import ClosedForm
+from dualnet.report import style
 from dualnet.ttest import two_sided_t
 
 Choose = Callable[[ClosedForm, Tensor, Tensor, int], list[int]]
@@ -86,11 +88,31 @@ def interval(values: np.ndarray) -> str:
     return f"{values.mean():.1f} ± {half:.1f}"
 
 
+def picture(results: Mapping[str, tuple[np.ndarray, np.ndarray]], options: argparse.Namespace) -> bytes:
+    """The curves of each folder, with bands of the standard deviation over the draws."""
+    with style.styled(style.PICTURE_THEME, svg_text="path", salt="picture") as figure:
+        figure.set_size_inches(2.4 * len(results), 2.6)
+        plots = figure.subplots(1, len(results), squeeze=False)[0]
+        for axes, (name, curves) in zip(plots, results.items(), strict=True):
+            for index, (values, title) in enumerate(zip(curves, ("random", "suggested"), strict=True)):
+                labels, mean, half = labels_of(values, options), values.mean(axis=0), values.std(axis=0, ddof=1)
+                axes.plot(labels, mean, color=style.PALETTE[index], linewidth=1.2, label=title)
+                axes.fill_between(labels, mean - half, mean + half, color=style.PALETTE[index], alpha=0.2, linewidth=0)
+            axes.set(title=name, xlabel="labels")
+        figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        return style.saved(figure, "svg", dpi=200)
+
+
+def labels_of(curves: np.ndarray, options: argparse.Namespace) -> np.ndarray:
+    """The number of labels in each round."""
+    return options.labels - options.step * np.arange(curves.shape[1])[::-1]
+
+
 def main(options: argparse.Namespace) -> None:
-    model = Model.create(image_size=options.image_size)
+    model, results = Model.create(image_size=options.image_size), {}
     for folder in options.folders:
-        random, suggested = compare(folder, model, options)
-        labels = options.labels - options.step * np.arange(random.shape[1])[::-1]
+        random, suggested = results[folder.name] = compare(folder, model, options)
+        labels = labels_of(random, options)
         shown = [*range(0, len(labels), max(1, len(labels) // 6))]
         print(f"| {folder.name} | {' | '.join(str(labels[i]) for i in shown)} | labels needed | difference |")
         print("| --- |" + " ---: |" * (len(shown) + 2))
@@ -99,6 +121,8 @@ def main(options: argparse.Namespace) -> None:
         difference = interval((suggested - random).mean(axis=1))
         cells = " | ".join(f"{suggested[:, i].mean():.1f}" for i in shown)
         print(f"| suggested | {cells} | {needed} | {difference} |\n", flush=True)
+    if options.picture is not None:
+        options.picture.write_bytes(picture(results, options))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -113,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
         ("image-size", 64, "in pixels"),
     ):
         made.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: {default})")
+    made.add_argument("--picture", type=Path, metavar="FILE.svg", help="the curves")
     return made
 
 

@@ -75,11 +75,11 @@ def run_words(
 ) -> None:
     """Run a command as in a terminal of its own; the fork server may have been started by another test."""
     from dualnet import cli
-    from dualnet.serve import service
+    from dualnet.serve import learner_process
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     take_place(0, (file_bytes, file_bytes), environment, output, numbers)
-    service.SPAWN = SimpleNamespace(Pipe=FORKED.Pipe, Process=partial(forked_beside, output, numbers))
+    learner_process.SPAWN = SimpleNamespace(Pipe=FORKED.Pipe, Process=partial(forked_beside, output, numbers))
     sys.exit(cli.main(words))
 
 

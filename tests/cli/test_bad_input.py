@@ -43,7 +43,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     },
     "an option like nothing": (lambda: run_tiny("--xyzzy", "1"), "xyzzy: ", ", out, seeds\n"),
     # Commands and flags
-    "unknown command": (lambda: ["train"], "argument COMMAND: invalid choice: 'train'", "'run'"),
+    "unknown command": (lambda: ["train"], "'train' is no command", "`dualnet --help`"),
     "no experiment": (lambda: ["run"], "", "NAME_OR_FILE"),
     "unknown device": (lambda: run_tiny("--device", "gpu"), "argument --device: ", "'gpu'"),
     "no cuda": (lambda: run_tiny("--device", "cuda"), "--device cuda: ", "--device cpu"),
@@ -51,7 +51,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "seed below 0": (lambda: run_tiny("--seeds", "-1"), "argument --seeds: ", "'-1'"),
     "seed is no number": (lambda: run_tiny("--seeds", "a"), "argument --seeds: ", "'a'"),
     "no seeds": (lambda: run_tiny("--seeds", ""), "argument --seeds: ", "''"),
-    "a range that goes down": (lambda: run_tiny("--seeds", "2-1"), "argument --seeds: '2-1' is ", "above 0"),
+    "a range that goes down": (lambda: run_tiny("--seeds", "2-1"), "argument --seeds: '2-1' is ", "such as 0-2"),
     "seed too large": (lambda: run_tiny("--seeds", f"{2**80},"), "seed: ", str(2**80)),
     "own seed below 0": (lambda: run_tiny("--seed", "-3"), "tiny.yaml: seed: ", "-3"),
     "seed and seeds": (lambda: run_tiny("--seed", "5", "--seeds", "0,1"), "--seed: ", "--seeds"),

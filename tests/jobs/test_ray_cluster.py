@@ -164,12 +164,16 @@ def test_nodes_with_folders_of_their_own(expected, run_state, tmp_path) -> None:
     """A worker and a node are lost, Ctrl-C, and local processes finish what is missing."""
     with cluster(1) as (process, address), node_without(tmp_path / "work", address, tmp_path / "log") as second:
         words = [*TABLE, "--on", f"ray={address}", "--out", "runs"]
+        code, said = CommandLine(*words, "--gpus-per-job", "0.25").rest()
+        assert code == 2 and "no node has room for a job with --cpus-per-job 1 and --gpus-per-job 0.25" in said, said
         code, said = CommandLine(*words).rest()
         assert code == 2 and said.count("\n") == 1, said
         assert f"(second) does not see {tmp_path}/work/runs" in said and "--no-shared-folder" in said
 
         table = CommandLine(*words, "--no-shared-folder")
         wait_for(lambda: checkpoints("runs"), table)
+        begun = {file.parent for file in Path("runs").rglob("lock")}
+        assert len([run for run in begun if not (run / "result.json").exists()]) <= 2, "more jobs than CPUs"
         kill_worker(process.pid)
         kill(second.pid)
         seen = checkpoints("runs")
@@ -177,12 +181,12 @@ def test_nodes_with_folders_of_their_own(expected, run_state, tmp_path) -> None:
         table.send_signal(signal.SIGINT)
         code, said = table.rest()
         assert code == 130 and said.splitlines()[-1].startswith("dualnet: stopped; all runs are saved"), said
-        finished, begun = {file.parent for file in Path("runs").rglob("result.json")}, saved_logs("runs")
-        assert len(finished) < 4 and begun, "not stopped in the middle"
+        finished, logs = {file.parent for file in Path("runs").rglob("result.json")}, saved_logs("runs")
+        assert len(finished) < 4 and logs, "not stopped in the middle"
         before = {folder: file_times(folder) for folder in finished}
         assert cli.main([*TABLE, "--device", "cpu", "--out", "runs"]) == 0
         assert {folder: file_times(folder) for folder in finished} == before
-        assert all(file.read_bytes().startswith(log) for file, log in begun.items()), "steps were run twice"
+        assert all(file.read_bytes().startswith(log) for file, log in logs.items()), "steps were run twice"
         assert left("runs", run_state) == expected
 
 

@@ -167,6 +167,7 @@ def test_nothing_is_predicted_before_two_classes_have_learned_images(page: playw
         other.goto(f"http://127.0.0.1:{server.port}/")
         expect(facts(other, "green")).to_have_text("Not learned yet\n2 of 2 test images right")
         expect(other.locator("#progress")).to_have_text(re.compile(r"^4 of 18 images learned"))
+        expect(other.locator("#try-hint")).to_contain_text("Once two classes have learned images")
         other.locator("#keep").uncheck()
         card = classify(other, "green")
         expect(card.locator(".summary")).to_have_text("No prediction before two classes have learned images.")

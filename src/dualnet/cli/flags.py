@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,6 +57,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if not argv:
         parser.print_help()
         parser.exit(1)
+    if not argv[0].startswith("-") and argv[0] not in commands.choices:
+        near = difflib.get_close_matches(argv[0][:20], commands.choices, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ";"
+        raise ValueError(f"{argv[0]!r} is no command{hint} `dualnet --help` lists them")
     arguments, rest = parser.parse_known_args(argv)
     command = commands.choices[arguments.command]
     if rest and arguments.command not in ("run", "learn", "search", "reproduce", "serve"):
@@ -333,6 +338,9 @@ def seeds(text: str) -> list[int]:
     if text == "0":
         return [0]
     if "," not in text:
+        if not text.isdecimal():
+            words = "a number of seeds such as 3, a range such as 0-2 or a list such as 0,1,2"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
         chosen = list(range(count(text)))
         if len(chosen) > 1:
             fail(f"--seeds {text}: the seeds 0 to {len(chosen) - 1}; for seed {text} alone give `{text},`", 0)

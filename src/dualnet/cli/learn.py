@@ -1,6 +1,7 @@
 """`dualnet learn`: train a new or existing model on a folder of images."""
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     lines += [*accuracy_lines(record), *untested_classes(session.model)]
     num_tasks = session.model.learner.spec.num_tasks
     flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
-    return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]
+    return [*lines, f"`dualnet predict {shlex.quote(str(out))} IMAGE{flag}` predicts the class of an image{of_task}"]
 
 
 def encoder_lines(session: Session) -> Iterator[str]:

@@ -122,6 +122,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"not an image, or none of {', '.join(FORMATS)}{HEIC_HINT}"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if text == "could not create decoder object":  # Pillow's words for any damaged WebP
+        return "a WEBP that is truncated or damaged"
     return join_lines(text) or type(error).__name__
 
 

@@ -17,7 +17,8 @@ def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
     if path.suffix in SUFFIXES and path.is_file():
         return path
     hint = suggest(name_or_file, names)
-    raise ValueError(f"{name_or_file}: no such {kind}{hint}; give a .yaml file or a name (`dualnet list` has them)")
+    start = f"{hint} Else" if hint else ";"
+    raise ValueError(f"{name_or_file}: no such {kind}{start} give a .yaml file or a name (`dualnet list` has them)")
 
 
 def shipped_files(below: str = "") -> list[Path]:

@@ -88,9 +88,10 @@ class RunDisplay:
             return
         self.estimated = True
         left = (now - self.warmed_up[1]) / (steps - self.warmed_up[0]) * (self.num_steps - self.first_step - steps)
-        if left >= SHORT:
-            hint = f"; faster, but less accurate, with {self.faster}" if self.faster and left >= LONG else ""
-            echo(self.console, f"{self.name}: about {duration(left)} left{hint}")
+        self.left = min(self.left, left)
+        if self.left >= SHORT:
+            hint = f"; faster, but less accurate, with {self.faster}" if self.faster and self.left >= LONG else ""
+            echo(self.console, f"{self.name}: about {duration(self.left)} left{hint}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
         self.loss_text = "  ".join(f"{escape(name)} {value:.3g}" for name, value in losses.items())

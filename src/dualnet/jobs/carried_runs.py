@@ -88,14 +88,12 @@ def stamp(file: Path) -> tuple[int, int]:
 
 def carry(job: Job, runs: Any, temporary: Path, run: Callable[[Job], JobResult]) -> JobResult:
     """Run a job on copies of its folders. `runs` is the actor of a CarriedRuns."""
-    import ray
-
     copies = {folder: Copy(temporary / str(number)) for number, folder in enumerate(job.runs)}
 
     def send() -> None:
         for folder, copy in copies.items():
             changed, names = copy.changes()
-            ray.get(runs.write.remote(folder, changed, names))
+            wait(runs.write.remote(folder, changed, names))
 
     def keep_sending() -> None:
         while not ended.wait(CARRY_EVERY):
@@ -103,7 +101,7 @@ def carry(job: Job, runs: Any, temporary: Path, run: Callable[[Job], JobResult])
 
     try:
         for folder, copy in copies.items():
-            copy.unpack(ray.get(runs.read.remote(folder)))
+            copy.unpack(wait(runs.read.remote(folder)))
     except ValueError as error:  # another process runs there
         return JobResult("failed", str(error))
     ended = threading.Event()
@@ -114,3 +112,8 @@ def carry(job: Job, runs: Any, temporary: Path, run: Callable[[Job], JobResult])
     sender.join()
     send()
     return replace(result, reason=result.reason.replace(f"{temporary}/", ""))
+
+
+def wait(reference: Any) -> Any:
+    """As ray.get, which would lend the CPUs of this job to another one meanwhile."""
+    return reference.future().result()

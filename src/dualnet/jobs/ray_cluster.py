@@ -63,6 +63,8 @@ class RayCluster(Executor):
             self.ray.cancel(reference, force=True)
         self.ray.shutdown()
         self.marker.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.out.rmdir()  # if it is empty
 
     def on_node(self, identifier: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -70,8 +72,12 @@ class RayCluster(Executor):
         return NodeAffinitySchedulingStrategy(identifier, soft=False)
 
     def check_nodes(self) -> None:
-        """Raises ValueError if a node does not see the folder, or has another version of dualnet."""
+        """Raises ValueError if no node has room for a job, one does not see the folder, or has another dualnet."""
         nodes = [node for node in self.ray.nodes() if node["Alive"]]
+        needs = {"CPU": self.threads or 1, "GPU": self.gpus}
+        if not any(all(node["Resources"].get(kind, 0) >= count for kind, count in needs.items()) for node in nodes):
+            a_job = f"--cpus-per-job {needs['CPU']}" + (f" and --gpus-per-job {self.gpus:g}" if self.gpus else "")
+            raise ValueError(f"no node has room for a job with {a_job}; `dualnet list nodes` shows what there is")
         task = self.ray.remote(num_cpus=0, max_retries=0)(describe_node)
         asked = [task.options(scheduling_strategy=self.on_node(node["NodeID"])).remote(self.marker) for node in nodes]
         for node, reference in zip(nodes, asked, strict=True):
@@ -148,6 +154,7 @@ def connect(address: str, show_output: bool = True) -> Any:
         ray.init(address=address, log_to_driver=show_output, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         remedy = "`dualnet cluster` starts one on this machine, `ray start --address=HOST:PORT` joins one"
+        remedy += "; its token has to be in ~/.ray/auth_token"
         raise ValueError(f"--on ray: no cluster at {address} ({join_lines(error, 200)}); {remedy}") from error
     return ray
 

@@ -110,7 +110,8 @@ def import_timm() -> ModuleType:
 
         return timm
     except ImportError as error:
-        raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
+        remedy = "pip install 'dualnet[timm]', or 'dualnet[lite0]' for lite0"
+        raise ValueError(f"timm cannot be imported ({error}); {remedy}") from error
     except RuntimeError:
         for name in ("nms", "qnms"):
             if not hasattr(torch.ops.torchvision, name):

@@ -16,9 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dualnet.serve import replica
 from dualnet.serve.errors import RequestError
 from dualnet.serve.guard import with_body
+from dualnet.serve.learner_process import spawn
 from dualnet.serve.prediction import PATH
 from dualnet.serve.replica import ENDED, receive, send
-from dualnet.serve.service import RESTART_SECONDS, Service, spawn
+from dualnet.serve.service import RESTART_SECONDS, Service
 
 SHARED = Path("/dev/shm")
 ATTEMPTS = 2  # of a request whose replica ends: it may be what ended it

@@ -15,6 +15,7 @@ from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
 from dualnet.serve.connection import MAX_ACCEPTED, MAX_QUEUED, Connection
 from dualnet.serve.guard import Guard
+from dualnet.serve.learner_process import Learner
 from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.repair import check, repair
 from dualnet.serve.replica import prepare
@@ -31,7 +32,7 @@ HEADERS = {
 }
 
 
-def serve(options: Options, on_ready: Callable[[str], None]) -> None:
+def serve(options: Options, on_ready: Callable[[str], None], learner: Learner | None = None) -> None:
     """Serve until SIGINT or SIGTERM. `on_ready` is called with the address once requests are accepted."""
     token = options.token()
     state_folder.check_place(options)
@@ -45,7 +46,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         if options.repair:
             repair(options)
         try:
-            service = Service(options)
+            service = Service(options, learner)
             service.journal.check()
         except sqlite3.DatabaseError as error:
             raise state_folder.failure(error, options) from error

@@ -1,7 +1,6 @@
 """The state of the HTTP process: the journal, the model that predicts, events, the learner process."""
 
 import itertools
-import multiprocessing
 import sqlite3
 import threading
 import time
@@ -10,16 +9,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from torch import Tensor
 
-from dualnet.experiments.stop import blocked_signals
-from dualnet.serve import state_folder, worker
+from dualnet.serve import learner_process, state_folder
 from dualnet.serve.decoder import Decoders
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal
+from dualnet.serve.learner_process import Learner
 from dualnet.serve.metrics import Metrics
 from dualnet.serve.options import Options
 from dualnet.serve.prediction import predict_named
@@ -33,20 +31,13 @@ HISTORY_SECONDS = 5.0  # between statuses that are stored on disk
 START_SECONDS = 300.0  # until the first weights are published
 REPLY_SECONDS = 60.0  # for the learner to carry out a command
 STOP_SECONDS = 30.0  # for the learner to save
-SPAWN = multiprocessing.get_context("spawn")
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # delays before the learner is restarted for the first, second, ... time
 
 
-def spawn(name: str, target: Callable[..., None], *arguments: Any) -> BaseProcess:
-    process = SPAWN.Process(target=target, args=arguments, name=name, daemon=True)
-    with blocked_signals():
-        process.start()
-    return process
-
-
 class Service:
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, options: Options, learner: Learner | None = None) -> None:
+        """`learner` is a process that was started before; by default one is started."""
+        self.options, self.learner = options, learner
         (options.state / state_folder.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
         self.started = time.time()
@@ -94,9 +85,10 @@ class Service:
             raise ValueError(f"--state {self.options.state}: {late}")
 
     def launch(self) -> None:
-        self.link, learner_link = SPAWN.Pipe()
-        self.process, self.alive = spawn("dualnet-learner", worker.main, self.options, learner_link), True
-        learner_link.close()
+        self.process, self.link = self.learner or learner_process.start()
+        self.learner, self.alive = None, True
+        with suppress(OSError):  # it has ended
+            self.link.send(self.options)
 
     def supervise(self) -> None:
         """Handle the messages of the learner, and restart its process if it exits unexpectedly."""

@@ -53,7 +53,8 @@ function showProgress() {
   const right = sum(rows, (row) => Math.round(((row.held_out_accuracy ?? 0) * row.tested) / 100));
   const result = tested > 0 ? `: ${right} of ${tested} right` : "";
   const test = tests > 0 ? ` ${tests} more ${tests === 1 ? "tests" : "test"} the model${result}.` : "";
-  const done = rows.filter((row) => row.learned > 0).length < 2 ? " Predictions need two classes with images." : test;
+  const isEarly = rows.filter((row) => row.learned > 0).length < 2;
+  const done = isEarly ? " Predictions need two classes with images." : test;
   const line =
     waiting > 0 ? `${learned} of ${plural(learned + tests + waiting, "image")} learned${timeLeft(learned, waiting)}`
     : learned === 0 ? "Nothing to learn yet."
@@ -61,6 +62,10 @@ function showProgress() {
   byId("progress").ariaBusy = `${waiting > 0}`; // screen readers hear the end
   byId("progress").textContent = current.learner === "running" ? line : "The learner is restarting.";
   Object.assign(document.querySelector("progress"), { max: Math.max(1, learned + tests + waiting), value: learned + tests });
+  byId("try").classList.toggle("early", isEarly);
+  byId("try-hint").textContent = isEarly
+    ? "Once two classes have learned images, new ones are classified here."
+    : "Drop or paste new images here, or use the camera. If the answer is wrong, click the right class.";
   use.update(rows);
 }
 
