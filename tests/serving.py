@@ -79,7 +79,7 @@ class Server:
     def replicas(self) -> list[int]:
         """The ids of the replicas: besides the HTTP process, only they start processes that decode."""
         parents = {parent for _, parent in self.processes("dualnet.serve.decoder")}
-        return sorted(parents - {self.process.pid})
+        return sorted(pid for pid, _ in self.processes("spawn_main", "forkserver") if pid in parents)
 
     def processes(self, *commands: str) -> Iterator[tuple[int, int]]:
         """The ids of other processes of the service with one of these words in their commands, and of their parents."""
