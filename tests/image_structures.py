@@ -5,6 +5,7 @@ As a script against a running service without a token: `python tests/image_struc
 
 import http.client
 import io
+import multiprocessing
 import random
 import struct
 import sys
@@ -12,7 +13,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,8 @@ def random_images(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
 
 # Against a service
 
+PHOTO = encoded(Image.effect_noise((320, 240), 60).convert("RGB"), "JPEG")
+
 
 def post(port: int, image: bytes) -> tuple[int, float]:
     """Status and seconds of a prediction."""
@@ -367,17 +370,30 @@ def post(port: int, image: bytes) -> tuple[int, float]:
 
 def latencies(port: int, work: Future[Any]) -> list[float]:
     """Seconds of predictions of a small photo, one after the other, until something else is done."""
-    photo, seconds = encoded(Image.effect_noise((320, 240), 60).convert("RGB"), "JPEG"), []
+    seconds = []
     while not work.done():
-        status, taken = post(port, photo)
+        status, taken = post(port, PHOTO)
         assert status == 200, status
         seconds.append(taken)
     return seconds
 
 
-def send(port: int, images: Sequence[tuple[str, bytes]]) -> list[tuple[float, int, str]]:
-    """Seconds, status and kind of each image."""
-    return [(*reversed(post(port, image)), kind) for kind, image in images]
+def beside(port: int, images: Sequence[tuple[str, bytes]]) -> tuple[list[float], list[tuple[float, int, str]]]:
+    """Seconds of the predictions while two clients send these images without pause, and what they got."""
+    SENT[:] = images[::2], images[1::2]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:  # they inherit what they send
+        sent = [pool.submit(send, port, part) for part in range(2)]
+        seconds = [each for work in sent for each in latencies(port, work)]
+        return seconds, [result for work in sent for result in work.result()]
+
+
+SENT: list[Sequence[tuple[str, bytes]]] = []  # the images of each client
+
+
+def send(port: int, part: int) -> list[tuple[float, int, str]]:
+    """Seconds, status and kind of each image of a part."""
+    results = [(kind, *post(port, image)) for kind, image in SENT[part]]
+    return [(seconds, status, kind) for kind, status, seconds in results]
 
 
 def memory(process: int, key: str) -> int:
@@ -391,21 +407,20 @@ def family(process: int) -> list[int]:
     return [process, *(each for file in files for child in file.read_text().split() for each in family(int(child)))]
 
 
-def main(port: int, process: int, count: int, clients: int = 2) -> None:
-    """The latency of predictions without and with hostile images of several clients, and what these took."""
-    with ProcessPoolExecutor(clients) as pool:
-        usual = latencies(port, pool.submit(time.sleep, 20))
-        idle = {each: memory(each, "VmRSS") for each in family(process)}
-        for each in idle:
-            Path(f"/proc/{each}/clear_refs").write_text("5")
-        images = list(random_images(count))  # before, since it takes the processor too
-        sent = [pool.submit(send, port, images[start::clients]) for start in range(clients)]
-        meanwhile = [seconds for work in sent for seconds in latencies(port, work)]
-    hostile = [image for work in sent for image in work.result()]
-    for name, seconds in {"usual": usual, "meanwhile": meanwhile}.items():
+def main(port: int, process: int, count: int) -> None:
+    """The latency of predictions alone, beside ordinary photos and beside hostile images, and what these took."""
+    images = list(random_images(count))
+    with ThreadPoolExecutor() as pool:
+        alone = latencies(port, pool.submit(time.sleep, 20))
+    ordinary, _ = beside(port, [("photo", PHOTO)] * count)
+    idle = {each: memory(each, "VmRSS") for each in family(process)}
+    for each in idle:
+        Path(f"/proc/{each}/clear_refs").write_text("5")
+    hostile, results = beside(port, images)
+    for name, seconds in {"alone": alone, "beside ordinary photos": ordinary, "beside hostile images": hostile}.items():
         p50, p99, longest = 1000 * np.percentile(seconds, [50, 99, 100])
         print(f"{name}: {len(seconds)} predictions, p50 {p50:.0f} ms, p99 {p99:.0f} ms, longest {longest:.0f} ms")
-    print("hostile:", Counter(status for _, status, _ in hostile), "longest", max(hostile))
+    print("hostile:", Counter(status for _, status, _ in results), "longest", max(results))
     for each in family(process):
         print(f"process {each}: {idle.get(each, 0)} MB idle, at most {memory(each, 'VmHWM')} MB")
 

@@ -66,7 +66,9 @@ def test_an_interrupt_while_the_learner_process_imports_is_one_line(tmp_path: Pa
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     with process.output as output:
-        assert (output.read(), process.wait()) == ("dualnet: stopped\n", 130)
+        assert output.read() == "dualnet: stopped\n"
+    # Python ends itself by SIGINT if the interrupt came while an import executed a string, as dataclasses do
+    assert process.wait() in (130, -signal.SIGINT)
 
 
 def teach_two(server: Server) -> None:
@@ -323,7 +325,8 @@ def test_the_onnx_export_gives_the_same_predictions(server: Server, tmp_path: Pa
     Image.fromarray(image).save(tmp_path / "photo.jpg")
     code = (STATIC / "use.js").read_text().partition('"ONNX"')[2].split("`")[1]
     output = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert output.stdout.startswith("green 0.")
+    name, probability = output.stdout.split()
+    assert (name, float(probability)) == ("green", pytest.approx(max(probabilities), abs=1e-5))
 
 
 def test_events_start_with_past_ones_and_continue(server: Server) -> None:

@@ -126,7 +126,8 @@ class Decoder:
             self.start()
         assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.process.stdin.write(HEAD.pack(size, len(data)) + data)
+            self.process.stdin.write(HEAD.pack(size, len(data)))
+            self.process.stdin.write(data)
             self.process.stdin.flush()
             answer = receive(self.process.stdout)[1]
         except (EOFError, OSError):

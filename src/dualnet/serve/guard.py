@@ -23,6 +23,7 @@ EVENTS = "/v1/events"
 MAX_LISTENERS = 32
 MAX_BODIES = 16  # of the largest size, in memory
 MAX_WRONG_TOKENS = 10  # of a client in a minute
+PART = 1 << 18  # bytes of a body that are parsed before others are served
 DRAIN_SECONDS = 1.0  # so that a client that is still sending can read the error response
 
 
@@ -44,7 +45,7 @@ class Guard:
             self.check_access(request)
             slots = self.listeners if request.scope["path"] == EVENTS else self.requests
             with self.body_bytes.of(client_of(request)) as take_bytes:
-                body = b"" if is_open(request) else await self.read_body(request, take_bytes)
+                body = bytearray() if is_open(request) else await self.read_body(request, take_bytes)
                 with slots.of(client_of(request)) as take_slot:
                     take_slot(1)
                     await self.app(request.scope, with_body(body, request.receive), send)
@@ -72,7 +73,7 @@ class Guard:
             self.wrong_tokens[client] += authorization is not None
             raise RequestError(401, "send the header Authorization: Bearer TOKEN", www_authenticate="Bearer")
 
-    async def read_body(self, request: Request, take: Callable[[int], None]) -> bytes:
+    async def read_body(self, request: Request, take: Callable[[int], None]) -> bytearray:
         most, body = self.options.most_bytes, bytearray()
         too_large = RequestError(413, f"the body exceeds {most} bytes (--most-bytes)", connection="close")
         length = request.headers.get("content-length", "0")
@@ -90,7 +91,7 @@ class Guard:
         except TimeoutError:
             message = f"the body took more than {self.options.client_seconds:g} seconds (--client-seconds)"
             raise RequestError(408, message, connection="close") from None
-        return bytes(body)
+        return body
 
     def count_status(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
@@ -144,14 +145,27 @@ def split_url(url: str) -> SplitResult:
         return urlsplit("")
 
 
-def with_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that was already read, then the later messages."""
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+def with_body(body: bytes | bytearray, receive: Receive) -> Receive:
+    """A `receive` that gives a body that was already read, in parts, then the later messages."""
+    starts = iter(range(0, max(1, len(body)), PART))
 
     async def next_message() -> Message:
-        return messages.pop() if messages else await receive()
+        if (start := next(starts, None)) is None:
+            return await receive()
+        await asyncio.sleep(0)
+        end = start + PART
+        return {"type": "http.request", "body": bytes(memoryview(body)[start:end]), "more_body": end < len(body)}
 
     return next_message
+
+
+async def body_of(receive: Receive) -> bytes:
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message["body"])
+        more = message["more_body"]
+    return b"".join(parts)
 
 
 async def drain(receive: Receive) -> None:
