@@ -143,8 +143,8 @@ def test_classes_taught_in_sequence_are_all_predicted_correctly(page: playwright
     for colour in ("blue", "red", "green"):
         expect_prediction(page, colour)
         expect(facts(page, colour)).to_have_text("4 images learned\n2 of 2 test images right")
-    expect(page.locator("#progress")).to_have_text("All 12 images learned. 6 more test the model: 6 of 6 right.")
-    page.get_by_text("Accuracy and losses over time").click()
+    expect(page.locator("#progress")).to_have_text("All 12 images learned. 6 more (dashed) test the model: 6 of 6 right.")
+    page.get_by_text("Curves over time").click()
     expect(page.locator("#accuracy .legend li")).to_have_text(
         [re.compile(rf"^{colour} \(2 images\) \d") for colour in ("red", "green", "blue")]
     )
@@ -200,7 +200,7 @@ def test_an_image_unlike_all_classes_offers_a_new_class(page: playwright.Page) -
     page.locator("#keep").uncheck()
     page.route("**/v1/predict?*", lambda route: route.fulfill(json={"version": "1", "predictions": [answer]}))
     card = classify(page, "red")
-    expect(card.locator(".summary")).to_have_text("Unlike all classes, closest to red. A new class?")
+    expect(card.locator(".summary")).to_have_text("Unlike all classes: a new one? If it is one of these:")
     expect(card.get_by_placeholder("new class")).to_be_visible()
     page.unroute_all()
     page.locator("#keep").check()
@@ -341,8 +341,7 @@ def test_a_class_is_renamed(page: playwright.Page, server: Server) -> None:
     expect(name).to_be_focused()
     name.fill("red")
     page.keyboard.press("Enter")
-    expect(page.locator("#error")).to_contain_text("class 'red' already exists")
-    page.get_by_role("button", name="Edit cloud").click()
+    assert name.evaluate("(input) => input.validationMessage") == "There is a class red already."
     name.fill(" heaven ")
     page.keyboard.press("Enter")
     renamed = class_card(page, "heaven")
@@ -371,7 +370,7 @@ def test_another_client_renames_a_class(page: playwright.Page, server: Server) -
 def remove(page: playwright.Page, name: str) -> None:
     page.get_by_role("button", name=f"Edit {name}").click()
     page.get_by_role("button", name="Remove class").click()
-    expect(page.get_by_text(f"{name} and its images are removed.")).to_be_visible()
+    expect(page.get_by_text(f"{name} and its images are deleted in")).to_be_visible()
 
 
 def test_the_removal_of_a_class_is_undone_or_final(page: playwright.Page, server: Server) -> None:
@@ -391,6 +390,7 @@ def test_the_removal_of_a_class_is_undone_or_final(page: playwright.Page, server
     page.keyboard.press("Enter")  # the focus is on Undo
     expect(card.locator(".facts")).to_contain_text("2 images learned")
     expect(tried.get_by_role("button", name="mistake")).to_have_count(1)
+    expect(tried.get_by_role("button", name="mistake").locator("b")).not_to_have_text("0 %")
     expect(page.get_by_role("button", name="Edit mistake")).to_be_focused()
     remove(page, "mistake")
     before = page.locator("#images .image").count()
@@ -498,7 +498,7 @@ def test_the_snippets_use_the_model_that_was_taught(page: playwright.Page, serve
         code[title] = page.evaluate("navigator.clipboard.readText()")
     assert code["HTTP"] == f"curl -F image=@photo.jpg http://127.0.0.1:{server.port}/v1/predict"
     with page.expect_download() as download:
-        snippets.get_by_role("button", name="Download model.zip").click()
+        page.get_by_role("button", name="Download model.zip").click()
     zipfile.ZipFile(download.value.path()).extractall(tmp_path)
     words = [sys.executable, "-c", code["Python"]]
     output = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True).stdout
@@ -529,7 +529,8 @@ def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page, serve
     assert page.title() == "DualNet live learner" and page.locator("img[src=x]").count() == 0
     expect(page.locator("#notices")).to_contain_text("holds no checkpoint")  # of the damaged snapshot
     page.set_viewport_size({"width": 320, "height": 568})
-    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    root = "document.documentElement"
+    assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
@@ -623,6 +624,7 @@ def test_after_a_reload_and_a_restart_everything_is_shown_and_the_token_is_asked
         page.get_by_role("dialog").get_by_label("Token").fill(word)
         page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_be_hidden()
+    expect(class_card(page, "red").locator(".facts")).to_contain_text("2 test images right")
     expect(classify(page, "red")).to_have_attribute("data-prediction", re.compile("red|green|blue"))
     page.reload()
     expect(class_card(page, "red").locator(".strip img")).to_have_count(6)

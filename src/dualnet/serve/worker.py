@@ -73,7 +73,8 @@ class Worker:
         self.version, self.saved_at = 0, time.monotonic()
         self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
-        self.unmeasured = self.unsaved = self.save_failed = self.taught = False
+        self.unmeasured = True  # the results of an earlier process are not saved
+        self.unsaved = self.save_failed = self.taught = False
         self.saves_due: int = progress["saves_due"]  # until no checkpoint contains a deleted image or a removed class
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish

@@ -8,7 +8,7 @@ const NONE = "No prediction before two classes have learned images.";
 export class Bars {
   /** `sorted`: the most probable class first; otherwise the bars keep the order of the classes, and only move. */
   constructor(picture, teach, sorted = true) {
-    Object.assign(this, { teach, sorted, rows: new Map(), label: null, before: "", wasTaught: false, prediction: null });
+    Object.assign(this, { teach, sorted, rows: new Map(), label: null, before: "", wasTaught: false, prediction: null, answers: [] });
     this.element = fromTemplate("image-template");
     this.element.prepend(picture);
     this.part = (name) => this.element.querySelector(name);
@@ -27,15 +27,16 @@ export class Bars {
   }
 
   /** The name of the most probable class. */
-  best = () => this.prediction?.classes[0]?.name ?? "";
+  best = () => this.answers[0]?.name ?? "";
 
   /** Show a prediction of the service, or the present one for classes that have changed. */
   show(prediction = this.prediction) {
     if (prediction === null) return;
     const names = new Map(all().map((one) => [one.name, one]));
     const known = prediction.classes.filter(({ name }) => names.get(name)?.learned > 0);
-    this.prediction = { ...prediction, classes: known.length >= 2 ? known : [] };
-    const shown = this.prediction.classes.slice(0, MAX_BARS);
+    const total = known.reduce((sum, { probability }) => sum + probability, 0); // less than 1 while a removal can be undone
+    Object.assign(this, { prediction, answers: known.length >= 2 ? known : [] });
+    const shown = this.answers.slice(0, MAX_BARS).map(({ name, probability }) => ({ name, probability: total > 0 ? probability / total : 0 }));
     const others = [...names.keys()].filter((name) => !known.some((one) => one.name === name));
     const rows = [...shown, ...others.map((name) => ({ name, probability: 0 })).slice(0, MAX_BARS - shown.length)];
     for (const [name, row] of this.rows) if (!rows.some((one) => one.name === name)) this.removeRow(name, row);
@@ -75,7 +76,7 @@ export class Bars {
     const isNew = this.label === null && best !== "" && this.prediction.unknown;
     const before = this.before && this.before !== this.label ? `; it ${this.wasTaught ? "was" : "looked like"} ${this.before}` : "";
     if (this.label !== null) this.say(`Taught as ${this.label}${before}`);
-    else if (isNew) this.say(`Unlike all classes, closest to ${best}. A new class?`, "new");
+    else if (isNew) this.say("Unlike all classes: a new one? If it is one of these:", "new");
     else this.say(best ? `Looks like ${best}` : NONE);
     this.part("input").placeholder = isNew ? "new class" : "another class";
     this.element.dataset.prediction = best;

@@ -6,7 +6,7 @@ import { formOf, imagesOf, newId, shrink } from "./files.js";
 import { loadImage, open, removeLabel, renameLabels } from "./images.js";
 
 const MAX_THUMBNAILS = 30; // per class, the newest
-const UNDO_TIME = 20_000; // ms
+const UNDO_SECONDS = 20;
 
 const cards = new Map(); // by class number, in the order of the classes
 let queue = Promise.resolve();
@@ -22,7 +22,7 @@ export const sending = () => present().reduce((total, card) => total + card.unco
 
 /** Show the classes of a status. */
 export function update(rows) {
-  byId("no-class").hidden = rows.length >= 2;
+  byId("no-class").hidden = rows.filter(({ examples }) => examples > 0).length >= 2;
   const numbers = new Set(rows.map(({ number }) => number));
   for (const card of cards.values()) if (!numbers.has(card.number)) card.remove();
   const before = new Map([...cards].map(([number, { row }]) => [number, row.name]));
@@ -139,6 +139,7 @@ class Card {
     this.queued.push(image);
     this.uncounted.add(image.id);
     this.showThumbnails();
+    announce();
     queue = queue.then(() => this.send(image));
   }
 
@@ -230,8 +231,14 @@ class Card {
     const input = dialog.querySelector("input");
     byId("edit-title").textContent = `Class ${name}`;
     input.value = name;
+    input.setCustomValidity("");
+    input.oninput = () => input.setCustomValidity("");
     dialog.querySelector("form").onsubmit = handler(async () => {
       const wanted = input.value.trim();
+      if (wanted !== name && cardOf(wanted)) {
+        input.setCustomValidity(`There is a class ${wanted} already.`);
+        return void input.reportValidity();
+      }
       dialog.close();
       await request("PUT", `v1/classes/${this.number}/name`, { name: wanted });
       await reload();
@@ -247,14 +254,19 @@ class Card {
 
   /** The service removes the class when the time to undo that is over, or the page is left. */
   removeLater() {
-    this.removal = setTimeout(() => this.removeNow(), UNDO_TIME);
-    this.part(".undo span").textContent = `${this.row.name} and its images are removed.`;
+    let seconds = UNDO_SECONDS;
+    const count = () => {
+      this.part(".undo span").textContent = `${this.row.name} and its images are deleted in ${seconds} s.`;
+      if (seconds-- === 0) this.removeNow();
+    };
+    this.removal = setInterval(count, 1000);
+    count();
     this.showRemoval();
     this.part(".undo .main").focus();
   }
 
   undo() {
-    clearTimeout(this.removal);
+    clearInterval(this.removal);
     this.removal = null;
     this.showRemoval();
     this.part(".edit").focus();
@@ -267,7 +279,7 @@ class Card {
   }
 
   removeNow = handler(async () => {
-    clearTimeout(this.removal);
+    clearInterval(this.removal);
     await request("DELETE", `v1/classes/${this.number}`, undefined, { keepalive: true });
     await reload();
     showMessage(`${this.row.name} removed, and its images deleted.`);

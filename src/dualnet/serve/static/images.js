@@ -24,6 +24,7 @@ export async function open(id, label) {
   const dialog = byId("image");
   const image = new TriedImage(await loadImage(id), { id, label, stored: true }, dialog.querySelector("ul"));
   dialog.onclose = () => image.remove();
+  image.part(".delete").textContent = "Delete";
   dialog.showModal();
   await image.start();
 }

@@ -52,7 +52,7 @@ function showProgress() {
   else backlog ??= { time: Date.now(), learned };
   const right = sum(rows, (row) => Math.round(((row.held_out_accuracy ?? 0) * row.tested) / 100));
   const result = tested > 0 ? `: ${right} of ${tested} right` : "";
-  const test = tests > 0 ? ` ${tests} more ${tests === 1 ? "tests" : "test"} the model${result}.` : "";
+  const test = tests > 0 ? ` ${tests} more (dashed) ${tests === 1 ? "tests" : "test"} the model${result}.` : "";
   const isEarly = rows.filter((row) => row.learned > 0).length < 2;
   const done = isEarly ? " Predictions need two classes with images." : test;
   const line =
@@ -140,6 +140,7 @@ byId("add-class").onsubmit = handler(async ({ target }) => {
   const name = target.elements.name.value.trim();
   target.reset();
   await classes.add(name);
+  if (matchMedia("(pointer: fine)").matches) target.elements.name.focus(); // elsewhere a keyboard would cover the card
 });
 
 byId("curves").ontoggle = update.curves;

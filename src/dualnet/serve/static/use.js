@@ -5,13 +5,13 @@ import { byId, handler, make, showMessage } from "./dom.js";
 const address = () => new URL("v1/predict", location.href).href;
 
 const SNIPPETS = [
-  ["HTTP", null, () => `curl ${hasToken() ? '-H "Authorization: Bearer TOKEN" ' : ""}-F image=@photo.jpg ${address()}`],
-  ["Python", ["folder", "model.zip"], () => `import dualnet
+  ["HTTP", () => `curl ${hasToken() ? '-H "Authorization: Bearer TOKEN" ' : ""}-F image=@photo.jpg ${address()}`],
+  ["Python", () => `import dualnet
 
 model = dualnet.load("model")  # the folder in model.zip
 prediction = model.predict(["photo.jpg"])[0]
 print(prediction.name, prediction.probability)`],
-  ["ONNX", ["onnx", "model.onnx"], () => `import json
+  ["ONNX", () => `import json
 
 import numpy as np
 import onnxruntime
@@ -34,13 +34,14 @@ export function update(classes) {
     learned.length >= 2
       ? `The model that tells ${learned.slice(0, -1).join(", ")} and ${learned.at(-1)} apart, in your own programs:`
       : "Once two classes have learned images, this shows how to use the model in your own programs.";
-  byId("snippets").hidden = learned.length < 2;
+  for (const id of ["downloads", "snippets"]) byId(id).hidden = learned.length < 2;
   if (learned.length >= 2 && byId("snippets").childElementCount === 0) {
-    byId("snippets").append(...SNIPPETS.map(([title, file, code]) => snippet(title, file, code())));
+    byId("downloads").append(downloadButton("folder", "model.zip"), downloadButton("onnx", "model.onnx"));
+    byId("snippets").append(...SNIPPETS.map(([title, code]) => snippet(title, code())));
   }
 }
 
-function snippet(title, file, text) {
+function snippet(title, text) {
   const code = make("pre", { tabIndex: 0, ariaLabel: `${title} snippet` }, text);
   code.setAttribute("role", "region");
   const copy = make("button", { type: "button", ariaLabel: `Copy the ${title} snippet` }, "Copy");
@@ -49,10 +50,11 @@ function snippet(title, file, text) {
     await navigator.clipboard?.writeText(text);
     showMessage(navigator.clipboard ? "Copied." : "Selected: press Ctrl-C to copy.");
   });
-  const row = make("p", { className: "row" }, copy);
-  if (file) row.append(make("button", { type: "button", onclick: download(...file) }, `Download ${file[1]}`));
-  return make("details", { open: file === null }, make("summary", {}, title), row, code);
+  return make("details", {}, make("summary", {}, title), make("p", { className: "row" }, copy), code);
 }
+
+const downloadButton = (format, name) =>
+  make("button", { type: "button", onclick: download(format, name) }, `Download ${name}`);
 
 const download = (format, name) => handler(async () => {
   showMessage("Preparing the download …");
