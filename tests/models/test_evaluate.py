@@ -132,7 +132,7 @@ def test_classes_that_the_model_does_not_have_are_left_out(capsys: pytest.Captur
     assert main(["evaluate", "model", "test"]) == 0
     out, err = capsys.readouterr()
     assert "100.0 % (2 of 2 images correct)" in out
-    assert err == "dualnet: warning: owl: left out, unknown to the model\n"
+    assert err == "dualnet: warning: owl: left out with 1 image, unknown to the model\n"
     write("other", owl=("red", 1))
     assert (
         error_line("evaluate", "model", "other") == "dualnet: other: owl: unknown to the model; name another folder\n"

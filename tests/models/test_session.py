@@ -392,7 +392,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a folder that holds a model": (
         ". photos --out m",
-        "such as RUN, or for a new model only FOLDER",
+        "such as RUN, or for a new model only one folder of images",
     ),
     "a model that is not there": ("nowhere photos --out m", "nowhere: does not exist; give the folder of a run"),
     "two folders": ("model photos photos --out m", "photos: "),

@@ -143,7 +143,8 @@ def test_classes_taught_in_sequence_are_all_predicted_correctly(page: playwright
     for colour in ("blue", "red", "green"):
         expect_prediction(page, colour)
         expect(facts(page, colour)).to_have_text("4 images learned\n2 of 2 test images right")
-    expect(page.locator("#progress")).to_have_text("All 12 images learned. 6 more (dashed) test the model: 6 of 6 right.")
+    told = "All 12 images learned. 6 more (dashed) test the model: 6 of 6 right."
+    expect(page.locator("#progress")).to_have_text(told)
     page.get_by_text("Curves over time").click()
     expect(page.locator("#accuracy .legend li")).to_have_text(
         [re.compile(rf"^{colour} \(2 images\) \d") for colour in ("red", "green", "blue")]

@@ -32,7 +32,8 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if others := sorted({*files.classes} - {*model.class_names}):
         if not known:
             raise ValueError(f"{arguments.folder}: {join_first(others)}: unknown to the model; name another folder")
-        show_warning(f"{join_first(others)}: left out, unknown to the model")
+        count = pluralise(len(files.names) - len(known), "image")
+        show_warning(f"{join_first(others)}: left out with {count}, unknown to the model")
     evaluation = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
         totals = {"accuracy": evaluation.accuracy, "images": len(known), "unknown": evaluation.unknown}

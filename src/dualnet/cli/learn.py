@@ -86,7 +86,7 @@ def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
     if ModelFolder(Path(folder)).holds_model:
         raise ValueError(f"{folder}: is a model; give a folder of images after it")
     if first and not ModelFolder(Path(first[0])).holds_model:
-        raise ValueError(f"{describe_missing(Path(first[0]))}, or for a new model only FOLDER")
+        raise ValueError(f"{describe_missing(Path(first[0]))}, or for a new model only one folder of images")
     return Path(first[0]) if first else None, folder
 
 

@@ -52,8 +52,9 @@ def find_classes(root: str) -> list[str]:
             raise ValueError(f"{root}: the name of the folder {name!r} is not UTF-8; rename it")
     if not names:
         parent = os.path.dirname(absolute_path(root))
-        if any(is_image(entry.name) for entry in list_entries(root)) and len(next(os.walk(parent))[1]) > 1:
-            meant = os.path.normpath(os.path.join(root, os.pardir))
+        meant = os.path.normpath(os.path.join(root, os.pardir))
+        holds_images = any(is_image(entry.name) for entry in list_entries(root))
+        if holds_images and meant != os.curdir and len(next(os.walk(parent))[1]) > 1:
             raise ValueError(f"{root}: the images of one class; did you mean {meant}, with a sub-folder per class?")
         raise ValueError(f"{root}: no class sub-folders; put the images of each class into a sub-folder with its name")
     return names
