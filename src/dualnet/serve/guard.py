@@ -159,15 +159,6 @@ def with_body(body: bytes | bytearray, receive: Receive) -> Receive:
     return next_message
 
 
-async def body_of(receive: Receive) -> bytes:
-    parts, more = [], True
-    while more:
-        message = await receive()
-        parts.append(message["body"])
-        more = message["more_body"]
-    return b"".join(parts)
-
-
 async def drain(receive: Receive) -> None:
     try:
         async with asyncio.timeout(DRAIN_SECONDS):

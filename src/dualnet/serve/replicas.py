@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dualnet.serve import replica
 from dualnet.serve.errors import RequestError
-from dualnet.serve.guard import body_of, with_body
+from dualnet.serve.guard import with_body
 from dualnet.serve.learner_process import spawn
 from dualnet.serve.prediction import PATH
 from dualnet.serve.replica import ENDED, receive, send
@@ -159,7 +160,7 @@ class Replicas:
         if (scope["method"], scope["path"]) != ("POST", PATH):
             await self.app(scope, receive, send)
             return
-        body = await body_of(receive)
+        body = await Request(scope, receive).body()
         for _ in range(ATTEMPTS):
             ready = [link for link in self.links if link.is_ready]
             if not ready:
